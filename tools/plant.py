@@ -45,6 +45,10 @@ CLASSES = (
     "leaks and busy loops",
     "exact boundaries and types",
     "rescaling",
+    "order between producers",
+    "retries",
+    "sets and prefixes",
+    "two reads",
 )
 _SECONDS = 900
 """Time limit for the tests of one mistake. All tests together, without a mistake, have this time for each test."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import permutations
 
 import pytest
 
@@ -96,6 +97,25 @@ def test_environment_gives_secrets_by_name() -> None:
     environ = {"ARCBEAM_SECRET_S3_SECRET_ACCESS_KEY": "a", "ARCBEAM_SECRET_SPARK_CONF_SPARK_X_PASSWORD": "b"}
     names = ("s3_secret_access_key", "spark_conf:spark.x.password", "other_token")
     assert secrets.in_environment(names, environ) == dict(zip(names, "ab", strict=False))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("s3cr3t", "s3cr3t-longer"),
+        ("s3cr3t", "longer-s3cr3t"),
+        ("s3cr3t", "the-s3cr3t-inside", "s3cr3t-inside"),
+        ("s3cr3t-s3cr3t", "s3cr3t"),
+    ],
+    ids=["beginning", "end", "middle", "twice"],
+)
+def test_secret_that_contains_another_is_removed_whole(values: tuple[str, ...]) -> None:
+    for order in permutations(values):
+        known._known = known._Known()
+        for number, value in enumerate(order):
+            secrets.install({f"password_{number}": value})
+        for value in values:
+            assert secrets.redacted(f"refused: {value}.") == "refused: ….", (order, value)
 
 
 def test_errors_and_texts_are_redacted() -> None:

@@ -9,7 +9,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.window import IntervalWindow
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arcbeam.harness.state.timers import Family, KeyTimers, TimerHandle
@@ -28,7 +28,7 @@ class Operation:
 
 
 class Key:
-    """The timers of a key, and their handles, in two windows."""
+    """The timers of a key, and their handles, in three windows."""
 
     def __init__(self) -> None:
         self.timers, operation = KeyTimers(), Operation()
@@ -41,7 +41,7 @@ class Key:
                 *(operation.infos[name], domain, "k", IntervalWindow(n, n + 1), 5_000_000, PANE_INFO_UNKNOWN)
             )
             for name, domain in families.items()
-            for n in (0, 1)
+            for n in range(3)
         }
 
     def fired(self) -> list[tuple[str, str, int, int]]:
@@ -101,6 +101,55 @@ def test_last_setting_counts_and_earliest_fires_first(orders: list[Any]) -> None
     assert [(f.name, tag, window, at) for f, tag, window, at in clocks] == sorted(
         ((*slot, at) for slot, at in pending.items() if slot[0] == "clock"), key=lambda timer: timer[3]
     )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.sampled_from(["", "a"]), st.none() | st.integers(1, 4)),
+        max_size=20,
+    )
+)
+@example([("a", 0, "", 1), ("a", 1, "", 2), ("c", 1, "", 1), ("a", 1, "", 3)])
+@example([("c", 0, "", 1), ("c", 1, "", 1), ("a", 1, "", 1), ("a", 0, "", 2), ("a", 2, "", 3)])
+def test_suspended_keys_keep_their_own_timers(orders: list[Any]) -> None:
+    """Two keys take turns, in the same windows; a third one ends each time, and is cleared."""
+    key, parked, pending = Key(), dict[str, Any](), dict[str, dict[Any, int]]()
+
+    def leave(name: str) -> None:
+        if name == "c":
+            key.timers.clear()
+            pending.pop(name)
+        else:
+            parked[name] = key.timers.park()
+        assert not key.timers
+
+    def enter(name: str) -> None:
+        pending.setdefault(name, {})
+        if name in parked:
+            key.timers.resume(parked.pop(name))
+        assert bool(key.timers) == bool(pending[name])
+
+    last = ""
+    for name, window, tag, at in orders:
+        if name != last:
+            if last:
+                leave(last)
+            enter(name)
+            last = name
+        slots = pending[name]
+        if at is None:
+            key.handles["event", window].clear(tag)
+            slots.pop((tag, window), None)
+        else:
+            key.handles["event", window].set(at, tag)
+            slots[tag, window] = at * 1_000_000
+    if last:
+        leave(last)
+    for name in pending:
+        enter(name)
+        assert [(tag, window, at) for _, tag, window, at in key.fired()] == sorted(
+            ((*slot, at) for slot, at in pending[name].items()), key=lambda timer: timer[2]
+        )
 
 
 @settings(max_examples=200)

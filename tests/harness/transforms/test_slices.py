@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from apache_beam import CombineFn, coders
-from apache_beam.transforms import combiners
-from hypothesis import given
+from apache_beam.transforms import combiners, cy_combiners
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcbeam.harness.transforms.folds import fold_of
+from arcbeam.harness.transforms.folds import fold_of, same_key_fold_of
 from arcbeam.harness.transforms.slices import Slices
+from tests.harness.transforms.test_folds import KNOWN
 
 KEYS = coders.FastPrimitivesCoder().get_impl()
 WINDOWS = [(b"a",), (b"b",), (b"a", b"b"), (b"b", b"c"), (b"a", b"b", b"c")]
@@ -122,6 +123,69 @@ def test_element_is_once_in_each_window(fn: Any, choose: Callable[[int, int], in
             assert micros == (None if choose is None else choose(expected[place]))  # type: ignore[call-arg, arg-type]
             assert type(accumulator) is (tuple if type(fn) is Compacted else list)
         assert slices.entries == slices.added == slices.overhead == 0
+
+
+class Several(NamedTuple):
+    """A CombineFn that has a fold, and how its inputs are made of numbers."""
+
+    fn: Any
+    input: Callable[[int], Any]
+
+
+def dictionary(number: int) -> tuple[int, int]:
+    return number, -number
+
+
+def triple(number: int) -> tuple[int, int, int]:
+    return number, number, number
+
+
+OVERLAPPING = [
+    *(Several(fn, int) for fn in KNOWN),
+    Several(combiners.ToDictCombineFn(), dictionary),
+    Several(combiners.TupleCombineFn(max, combiners.CountCombineFn(), combiners.ToListCombineFn()), triple),
+    Several(combiners.TupleCombineFn(sum, cy_combiners.SumInt64Fn(), combiners.ToSetCombineFn()), triple),
+]
+"""Windows of a chain: each of them has up to five slices."""
+CHAIN = [tuple(bytes([n]) for n in range(first, last)) for first in range(4) for last in range(first + 1, 5)]
+
+
+def in_order(output: Any) -> Any:
+    """Return an output with its lists sorted: merging may order them differently."""
+    if isinstance(output, tuple):
+        return tuple(map(in_order, output))
+    return sorted(output) if isinstance(output, list) else output
+
+
+@pytest.mark.contract("PLAN-02")
+@pytest.mark.parametrize("several", OVERLAPPING, ids=lambda several: type(several.fn).__name__)
+@settings(max_examples=30)
+@given(
+    places=st.lists(st.tuples(st.sampled_from(CHAIN), st.sampled_from(["k", 1, None])), min_size=3, max_size=12),
+    numbers=st.randoms(use_true_random=False),
+)
+def test_known_fold_is_right_in_overlapping_slices(several: Several, places: list[Any], numbers: Any) -> None:
+    fn, fold = several.fn, fold_of(several.fn)
+    slices = Slices(fn, fold, KEYS, None, same_key_fold_of(fn))
+    inputs: dict[tuple[bytes, bytes], list[Any]] = defaultdict(list)
+    # Different numbers: one that is counted twice would show.
+    for (windows, key), number in zip(places, numbers.sample(range(1, 100), len(places)), strict=True):
+        slices.add(windows, [(key, several.input(number))], repeat(0))
+        for window in windows:
+            inputs[window, KEYS.encode(key)].append(several.input(number))
+    found = taken(slices)
+    assert found.keys() == inputs.keys()
+    for place, values in inputs.items():
+        # The part after the exchange merges what it gets.
+        output = in_order(fn.extract_output(fn.merge_accumulators([fn.create_accumulator(), found[place][0]])))
+        if type(fn) is combiners.SampleCombineFn:
+            assert set(output) <= set(values)
+            assert len(output) == len(set(output)) == min(len(values), fn._top_combiner._n)
+            continue
+        accumulator = fn.create_accumulator()
+        for value in values:
+            accumulator = fn.add_input(accumulator, value)
+        assert output == in_order(fn.extract_output(accumulator))
 
 
 @pytest.mark.contract("PLAN-02")

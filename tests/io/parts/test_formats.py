@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +16,19 @@ import pyarrow.parquet
 import pytest
 
 from arcbeam.io import Avro, Bytes, Csv, Format, JsonLines, Parquet, RecordError, Text
+from arcbeam.io.parts.packs import Pack, packed
 
 AVRO = {"type": "record", "name": "R", "fields": [{"name": "k", "type": "long"}, {"name": "v", "type": "string"}]}
 ARROW = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string())])
 ROWS = [{"k": k, "v": f"é{k}" * (k % 7)} for k in range(20_000)]
+FEW = ROWS[:2000]
 LINES = [f"line {n} é" for n in range(3000)]
 
 
 def file_of(format: Format, records: list[Any], encoded: bool, pieces: int = 3) -> bytes:
     out = io.BytesIO()
     opened = format.open(out.write)
-    size = -(-len(records) // pieces)
+    size = max(1, -(-len(records) // pieces))
     for start in range(0, len(records), size):
         some = records[start : start + size]
         if encoded:
@@ -47,15 +51,66 @@ def json_lines(data: bytes) -> list[Any]:
     return [json.loads(line) for line in data.decode().splitlines()]
 
 
+def lines(data: bytes) -> list[Any]:
+    return data.decode().splitlines()
+
+
+def table(data: bytes) -> list[Any]:
+    """Return the rows below a header."""
+    head, *rows = csv.reader(io.StringIO(data.decode(), newline=""), delimiter=";" if b";" in data else ",")
+    assert head == ["k", "v"]
+    return [{"k": int(k), "v": v} for k, v in rows]
+
+
+def bare_table(data: bytes) -> list[Any]:
+    return [{"k": int(k), "v": v} for k, v in csv.reader(io.StringIO(data.decode(), newline=""), delimiter="\t")]
+
+
+def unzipped(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return a reader that refuses what is not compressed as a whole, as one stream."""
+
+    def read_zipped(data: bytes) -> Any:
+        stream = zlib.decompressobj(wbits=31)
+        content = stream.decompress(data)
+        assert stream.eof
+        assert not stream.unused_data
+        assert gzip.decompress(data) == content
+        return read(content)
+
+    return read_zipped
+
+
 CASES: list[tuple[Format, list[Any], Callable[[bytes], Any]]] = [
-    (Text(), LINES, lambda data: data.decode().splitlines()),
-    (Text(compression="gzip"), LINES, lambda data: gzip.decompress(data).decode().splitlines()),
+    (Text(), LINES, lines),
+    (Text(compression="gzip"), LINES, unzipped(lines)),
     (JsonLines(), ROWS, json_lines),
+    (JsonLines(compression="gzip"), FEW, unzipped(json_lines)),
+    (Csv(["k", "v"]), ROWS, table),
+    (Csv(["k", "v"], compression="gzip"), FEW, unzipped(table)),
+    (Csv(["k", "v"], delimiter=";"), FEW, table),
+    (Csv(["k", "v"], header=False, delimiter="\t"), FEW, bare_table),
+    (Csv(["k", "v"], header=False, delimiter="\t", compression="gzip"), FEW, unzipped(bare_table)),
     (Bytes(), [b"a\n", b"", b"\0"] * 100, lambda data: [b"a\n", b"", b"\0"] * data.count(b"\0")),
     (Avro(AVRO), ROWS, avro),
     (Avro(AVRO, codec="null"), ROWS, avro),
-    (Parquet(ARROW, rows=700), ROWS, parquet),
+    *((Parquet(ARROW, rows=700, compression=codec), FEW, parquet) for codec in ("snappy", "gzip", "zstd", "none")),
 ]
+
+
+@pytest.mark.parametrize(("format", "records", "read"), CASES, ids=lambda case: type(case).__name__)
+def test_file_without_records_is_read_back(format: Format, records: list[Any], read: Any) -> None:
+    assert records
+    assert read(file_of(format, [], encoded=False)) == []
+
+
+def test_packed_records_are_written_as_encoded_ones() -> None:
+    for format, records, _ in CASES:
+        out = io.BytesIO()
+        opened = format.open(out.write)
+        opened.add_pack(Pack.of(packed(format.encode(records))))
+        opened.close()
+        assert out.getvalue() == file_of(format, records, encoded=True, pieces=1)
+        assert opened.taken > 0
 
 
 @pytest.mark.parametrize("encoded", [False, True])
