@@ -75,8 +75,12 @@ def test_watermark_is_unchanged_since_last_moving_commit() -> None:
     read, rates, join = standing_of(head).stages
     assert (read.input, rates.input, join.input) == (Since(2, Timestamp(2)), *[Since(1, Timestamp(1))] * 2)
     assert [of.outputs["main"].micro_batch for of in (read, rates, join)] == [2, 1, 3]
+    # An output that holds back while its input advances.
+    head = committed(log, at(2, 1, 3, 5), *all_of())
+    join = standing_of(head).stages[2]
+    assert (join.input, join.outputs["main"]) == (Since(4, Timestamp(4)), Since(3, Timestamp(3)))
     # A commit without a micro-batch changes nothing; neither does an opening.
-    assert standing_of(committed(log, at(2, 1, 1, 5))) == standing_of(head)
+    assert standing_of(committed(log, at(2, 1, 3, 5))) == standing_of(head)
     assert opened(log._blobs, 9).head.standing == head.standing
 
 
