@@ -71,6 +71,15 @@ def test_publishers_warning_is_logged_by_driver(tmp_path: Path, caplog: pytest.L
     assert "Publish(Warns)/Publish: look here, again: False" in caplog.text
 
 
+@pytest.mark.parametrize("options", [(), ("--streaming",)])
+def test_retried_publishing_is_a_repetition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, options: tuple[str, ...]
+) -> None:
+    _run(tmp_path, *options, fails=1, publisher=Warns)
+    assert "look here, again: True" in caplog.text
+    assert "look here, again: False" not in caplog.text
+
+
 @pytest.mark.contract("END-04")
 def test_failed_job_publishes_nothing(tmp_path: Path) -> None:
     def last(_: Any) -> None:

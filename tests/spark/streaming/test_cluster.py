@@ -1,11 +1,18 @@
-"""What a micro-batch's failure means to the job."""
+"""What the failure of a micro-batch, or of its publishing, means to the job."""
 
 from __future__ import annotations
 
+import queue
+from typing import Any
+from unittest.mock import MagicMock
+
 import pytest
 
+from arcbeam.engine.coordinator import Published, PublishFailed
 from arcbeam.engine.protocol.markers import InconsistentCutError
 from arcbeam.errors import ArcbeamError, JobFailedError, SdkWorkerStartError, UserCodeError, WorkerLostError
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.spark.streaming import cluster as clusters
 from arcbeam.spark.streaming.cluster import may_go_better
 from arcbeam.store.blobs.errors import (
     AwayError,
@@ -46,3 +53,31 @@ def test_transient_failure_is_retried(error: ArcbeamError) -> None:
 )
 def test_permanent_failure_is_not_retried(error: Exception) -> None:
     assert not may_go_better(error)
+
+
+@pytest.mark.contract("END-01")
+def test_publishing_after_a_failed_one_is_a_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the driver of the failed call knows of it: "again" is what the coordinator says of other drivers."""
+    calls: list[tuple[bool, bool]] = []
+
+    def publish(_: Any, *, again: bool) -> list[str]:
+        calls.append((again, failing.pop(0)))
+        if calls[-1][1]:
+            raise JobFailedError("the disk is on fire")
+        return []
+
+    publishing = MagicMock(publish=publish)
+    monkeypatch.setattr(clusters, "SparkPublishing", lambda *_, **__: publishing)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    clock = MagicMock()
+    clock.now.return_value = Timestamp(0)
+    cluster = clusters.SparkCluster(MagicMock(), MagicMock(), inbox, clock, 1, MagicMock(), MagicMock())
+    expected = []
+    for micro_batch, again, failures in ((1, False, 0), (2, False, 2), (3, False, 1), (4, True, 1), (5, False, 0)):
+        failing = [*[True] * failures, False]
+        for attempt, fails in enumerate(tuple(failing)):
+            cluster.publish(micro_batch, [], again=again)
+            assert type(inbox.get(timeout=10)) is (PublishFailed if fails else Published)
+            expected.append((again or attempt > 0, fails))
+    cluster.close()
+    assert calls == expected
