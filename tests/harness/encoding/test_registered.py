@@ -6,11 +6,12 @@ There are no postponed annotations, because the SDK does not make schemas of the
 import dataclasses
 import pickle
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import apache_beam as beam
 import pytest
 from apache_beam.coders import typecoders
+from apache_beam.internal import cloudpickle_pickler
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
 from apache_beam.typehints.schemas import LogicalType, NoArgumentLogicalType
@@ -183,3 +184,15 @@ def test_workers_encode_class_equally() -> None:
     count(1)
     Point.__doc__ = "Another."
     count(40)
+
+
+def test_type_variables_of_script_are_no_classes() -> None:
+    variable = TypeVar("variable")
+
+    class Keyed(Generic[variable]):  # type: ignore[valid-type, misc]
+        pass
+
+    cloudpickle_pickler.dumps((variable, Keyed))
+    sent = [cloudpickle_pickler.loads(data) for _, data in Registered.here().classes]
+    assert Keyed in sent
+    assert variable not in sent

@@ -122,7 +122,10 @@ def _loaded(named: Pickled) -> Iterable[tuple[str, Any]]:
 
 
 def _classes() -> Iterable[tuple[str, type]]:
-    """Return classes that were pickled by value in this process, except those whose instances are not elements."""
+    """Return classes that were pickled by value in this process, except those whose instances are not elements.
+
+    The SDK's pickler keeps type variables beside the classes.
+    """
     from apache_beam.coders.coders import Coder
     from apache_beam.internal.cloudpickle import cloudpickle
     from apache_beam.transforms.display import HasDisplayData
@@ -130,7 +133,9 @@ def _classes() -> Iterable[tuple[str, type]]:
     with cloudpickle._DYNAMIC_CLASS_TRACKER_LOCK:
         tracked = list(cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.items())
     return [
-        (id, found) for found, id in tracked if isinstance(id, str) and not issubclass(found, (HasDisplayData, Coder))
+        (id, found)
+        for found, id in tracked
+        if isinstance(id, str) and isinstance(found, type) and not issubclass(found, (HasDisplayData, Coder))
     ]
 
 
