@@ -11,7 +11,7 @@ SEED := $(shell date +%s)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stream demo-kafka test test-all test-versions fresh bench build lint format docs site java clean
+.PHONY: help demo demo-stream demo-kafka test test-all test-versions fresh mutants bench build lint format docs site java clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test-versions: $(VENV)/.dev java ## A smoke set with each Beam, PySpark and Pyth
 fresh: $(VENV)/.dev ## New random examples and simulations; SEED=… tries those of a seed again.
 	$(BIN)/python -m pytest -m "hypothesis and not spark" --hypothesis-seed=$(SEED)
 	$(SIMULATE_NEW)
+
+mutants: $(VENV)/.dev java ## Small mistakes in each package, which its tests must find; hours; PACKAGE=… one package, SEED=… another sample.
+	$(BIN)/python -m tools.mutation $(if $(filter command% environment,$(origin SEED)),--seed $(SEED)) $(PACKAGE)
 
 SIMULATE_NEW = $(BIN)/python -m simulator --seeds $(SEED)..$$(($(SEED) + 299))
 
@@ -70,15 +73,17 @@ lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/features.py --check
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python -m tools.mutation.equivalents --check
 	$(BIN)/python tools/time_pictures.py --check
 
 format: $(VENV)/.dev ## Format the sources.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.dev ## Generate the pages of features, options and commands, and the pictures.
+docs: $(VENV)/.dev ## Generate the pages of features, options, commands and mutants, and the pictures.
 	$(BIN)/python tools/features.py
 	$(BIN)/python tools/reference.py
+	$(BIN)/python -m tools.mutation.equivalents
 	$(BIN)/python tools/time_pictures.py
 
 site: $(VENV)/.docs ## The documents as a site, in build/site; a broken link or anchor fails.

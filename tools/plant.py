@@ -147,14 +147,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _tried(wanted: Sequence[Mistake], jobs: int) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="arcbeam-planted-") as folder:
-        clean = _copied(Path(folder) / "clean")
+        clean = copied(Path(folder) / "clean")
         tests = sorted({test for each in wanted for test in each.tests})
         if tests and (code := _run(clean, tests, seconds=len(tests) * _SECONDS, show=True)) != _PASSED:
             print(f"the tests fail without any mistake: pytest ended with {code}", flush=True)
             return [each.name for each in wanted]
 
         def found(each: Mistake) -> bool:
-            tree = _copied(Path(folder) / each.name)
+            tree = copied(Path(folder) / each.name)
             path = tree / each.file
             path.write_text(planted(path.read_text(encoding="utf-8"), each), encoding="utf-8")
             code = _run(tree, each.tests)
@@ -166,7 +166,8 @@ def _tried(wanted: Sequence[Mistake], jobs: int) -> list[str]:
             return [each.name for each, was in zip(wanted, pool.map(found, wanted), strict=True) if not was]
 
 
-def _copied(folder: Path) -> Path:
+def copied(folder: Path) -> Path:
+    """Copy the files that git tracks, and new ones that it does not ignore; return the folder."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

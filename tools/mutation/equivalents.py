@@ -1,0 +1,88 @@
+"""Mutants that change nothing that may be observed, and the page that lists them with the reasons.
+
+Run as a module it writes the page; with `--check` it compares it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools import generated, plant
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = ROOT / "tests" / "mutants"
+PAGE = ROOT / "docs" / "developers" / "mutants.md"
+SEED = "1"
+"""Of the sample whose equivalent mutants are argued."""
+
+_HEAD = """# Mutants that no test can find
+
+<!-- Generated from tests/mutants/*.toml by `make docs`. -->
+
+`make mutants` tries 40 small mistakes of each package; see [testing](testing.md). These of the default sample change
+nothing that a test may observe. An entry that is no longer in the sample fails.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalent:
+    """A mutant that no test can find.
+
+    Attributes:
+        file: path of the module in the tree.
+        old: text that occurs once in it.
+        new: its replacement.
+        why: what makes both texts equal to all observers.
+    """
+
+    file: str
+    old: str
+    new: str
+    why: str
+
+    @property
+    def package(self) -> str:
+        """Return the package of the module."""
+        return self.file.split("/")[2]
+
+
+def equivalents(tables: Path = TABLES) -> list[Equivalent]:
+    """Read all tables."""
+    return [
+        Equivalent(**entry)
+        for path in sorted(tables.glob("*.toml"))
+        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"]
+    ]
+
+
+def text_of(each: Equivalent) -> str:
+    """Return the text of the mutated module.
+
+    Raises:
+        ValueError: the text to replace is not there exactly once.
+    """
+    mistake = plant.Mistake(each.file, "", each.file, each.old, each.new, found_by_nothing=each.why)
+    return plant.planted((ROOT / each.file).read_text(encoding="utf-8"), mistake)
+
+
+def page(entries: list[Equivalent]) -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    for package in sorted({each.package for each in entries}):
+        parts.append(f"\n## {package}\n| module | mutant | why |\n|---|---|---|\n")
+        for each in entries:
+            if each.package == package:
+                name = each.file.removeprefix(f"src/arcbeam/{package}/").removesuffix(".py").replace("/", ".")
+                parts.append(f"| `{name}` | {_shown(each.new)} | {each.why} |\n")
+    return "".join(parts)
+
+
+def _shown(text: str) -> str:
+    return "`" + " ".join(text.split()).replace("|", "\\|") + "`"
+
+
+if __name__ == "__main__":
+    sys.exit(generated.write_or_check({PAGE: page(equivalents())}, check="--check" in sys.argv[1:]))
