@@ -50,6 +50,9 @@ def test_endless_text_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None
 
     try:
         assert texts.said(speak, 7) == "<int: its text was not ready within 0.01 s>"
+        left = [thread for thread in threading.enumerate() if thread.name == "described"]
+        assert all(thread.daemon for thread in left), "it would keep the process from ending"
+        assert left
     finally:
         never.set()
 

@@ -6,7 +6,16 @@ import pytest
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils import timestamp as beam
 
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, behind_shown, shifted
+from arcbeam.model.timestamps import (
+    END_OF_GLOBAL_WINDOW,
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Duration,
+    behind_shown,
+    is_far,
+    long_shown,
+    shifted,
+)
 
 _BEHIND = "behind"
 
@@ -38,3 +47,23 @@ def test_shift_stays_in_range() -> None:
 )
 def test_distance_is_shown_in_readable_units(seconds: float, shown: str) -> None:
     assert behind_shown(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (119, "119 s"),
+        (120, "2 min"),
+        (7_199, "120 min"),
+        (7_200, "2 h"),
+        (2 * 86_400 - 1, "48 h"),
+        (2 * 86_400, "2 days"),
+    ],
+)
+def test_span_is_shown_in_largest_unit_contained_twice(seconds: float, shown: str) -> None:
+    assert long_shown(seconds) == shown
+
+
+def test_distance_of_ten_years_is_far() -> None:
+    assert is_far(3650 * 86_400)
+    assert not is_far(3650 * 86_400 - 1)
