@@ -25,9 +25,9 @@ def switched(monkeypatch: pytest.MonkeyPatch, switch: str) -> Any:
     ("switch", "small"),
     [
         ("", []),
-        ("caches", ["cache_size", "memo"]),
+        ("caches", ["by_identity", "cache_size", "memo", "remembered"]),
         ("thresholds@arcbeam.engine", ["threshold"]),
-        ("caches@arcbeam.engine,thresholds@arcbeam.harness", ["cache_size", "memo"]),
+        ("caches@arcbeam.engine,thresholds@arcbeam.harness", ["by_identity", "cache_size", "memo", "remembered"]),
         ("thresholds@arcbeam.harness", []),
     ],
 )
@@ -37,6 +37,8 @@ def test_switch_makes_named_kinds_small(monkeypatch: pytest.MonkeyPatch, switch:
         "threshold": eval("threshold(256)", scope) == 1,
         "cache_size": eval("cache_size(256)", scope) == 1,
         "memo": type(eval("memo()", scope)) is not dict,
+        "by_identity": type(eval("by_identity()", scope)) is not dict,
+        "remembered": eval("remembered(256)", scope)(str).cache_info().maxsize == 1,
     }
     assert sorted(name for name, is_small in found.items() if is_small) == sorted(small)
 
