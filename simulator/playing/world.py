@@ -232,6 +232,7 @@ class World(Surroundings):
                 savepoint=savepoint,
                 finish=not savepoint,
                 force=bool(savepoint),
+                discard=bool(savepoint),
                 adapt=adapted,
                 fill=filled,
                 token=lambda: f"{scenario.seed}-{next(self._tokens)}",

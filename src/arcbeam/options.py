@@ -49,6 +49,15 @@ _NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds", "sigterm_seconds")
 """Options that must be at least 0."""
 
 
+_OF_A_RESUME = (
+    "from_savepoint",
+    "stage_mapping",
+    "allow_dropped_state",
+    "force_resume",
+    "discard_later_micro_batches",
+)
+"""Options that need a job to resume."""
+
 ON_SIGTERM = ("suspend", "drain", "cancel")
 """The values of `--on_sigterm`."""
 
@@ -62,6 +71,7 @@ OF_THE_RUN = (
     "stage_mapping",
     "allow_dropped_state",
     "force_resume",
+    "discard_later_micro_batches",
     "metrics_address",
     "otlp_endpoint",
     "page_address",
@@ -222,8 +232,13 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         streaming.add_argument(
             "--from_savepoint",
             default=None,
-            help="Resume the job in --checkpoint_dir from this savepoint; later micro-batches are discarded. Each "
-            "start with this option goes back to the savepoint again.",
+            help="Resume the job in --checkpoint_dir from this savepoint.",
+        )
+        streaming.add_argument(
+            "--discard_later_micro_batches",
+            action="store_true",
+            default=False,
+            help="Let --from_savepoint discard later micro-batches permanently. Each start goes back again.",
         )
         streaming.add_argument(
             "--stage_mapping",
@@ -369,7 +384,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         _ = self.renamed_stages  # raises
         _ = self.metrics_endpoint  # raises
         _ = self.page_port  # raises
-        for name in ("from_savepoint", "stage_mapping", "allow_dropped_state", "force_resume"):
+        for name in _OF_A_RESUME:
             if getattr(self, name) and not self.checkpoint_dir:
                 raise InvalidPipelineError(
                     f"--{name} needs a job to resume", "give the folder of the job with --checkpoint_dir"

@@ -111,15 +111,18 @@ def test_savepoints_have_their_size_and_command(job: FolderBlobs) -> None:  # no
 @pytest.mark.contract("END-03")
 def test_savepoint_of_an_end_is_resumed_by_force() -> None:
     savepoint = {"path": "/d/savepoints/s", "time": 5, "micro_batch": 7, "size": 1, "own": 1, "program": {"name": "n"}}
-    ended, taken = savepoint_rows(
+    ended, taken, old = savepoint_rows(
         {
             "savepoints": [
+                {**savepoint, "name": "s", "mode": "running", "problem": "", "later": 1_200},
                 {**savepoint, "name": "s", "mode": "running", "problem": ""},
                 {**savepoint, "name": "s", "mode": "drained", "problem": ""},
             ]
         }
     )
     assert (taken.resume, taken.note) == ("arcbeam resume /d/savepoints/s", "")
+    assert old.resume == "arcbeam resume /d/savepoints/s --discard_later_micro_batches"
+    assert old.note == "discards 1,200 later committed micro-batch(es)"
     assert ended.resume == "arcbeam resume /d/savepoints/s --force_resume"
     assert ended.note.startswith("the job is drained there: its sources are at their end")
 

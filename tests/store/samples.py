@@ -17,8 +17,8 @@ _attempts = count()
 
 
 def opened(blobs: DurableBlobs, now: int = 0, **options: object) -> CommitLog:
-    """Return a driver's hold on the job."""
-    return CommitLog.open(blobs, SHAPE, Timestamp(now), **options)  # type: ignore[arg-type]
+    """Return a driver's hold on the job. It may discard what is later than a savepoint."""
+    return CommitLog.open(blobs, SHAPE, Timestamp(now), **{"discard": True, **options})  # type: ignore[arg-type]
 
 
 def version(head: Manifest, level: int, shard: int) -> ShardVersion:

@@ -174,7 +174,13 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     "--savepoint",
     "savepoint",
     default="",
-    help="Resume from this savepoint; later micro-batches are discarded (default: the newest micro-batch).",
+    help="Resume from this savepoint (default: from the newest micro-batch).",
+)
+@click.option(
+    "--discard-later-micro-batches",
+    "discard",
+    is_flag=True,
+    help="Let a savepoint discard later micro-batches permanently.",
 )
 @click.option(
     "--stage-mapping",
@@ -200,6 +206,7 @@ def resume(
     savepoint: str,
     stage_mapping: tuple[str, ...],
     force: bool,
+    discard: bool,
     options: tuple[str, ...],
 ) -> None:
     """Resume the job in PATH, without its script. PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://), or
@@ -214,8 +221,9 @@ def resume(
     from arcbeam.store.log.jobname import job_label
     from arcbeam.store.log.savepoints import place_of
 
-    more = [*options, *(f"--stage_mapping={each}" for each in stage_mapping), *(["--force_resume"] if force else [])]
-    result = resume_job(path, more, name=name, savepoint=savepoint)
+    flags = {"force_resume": force, "discard_later_micro_batches": discard}
+    given = [f"--stage_mapping={each}" for each in stage_mapping] + [f"--{name}" for name, on in flags.items() if on]
+    result = resume_job(path, [*options, *given], name=name, savepoint=savepoint)
     job = {"id": result.job_id, "name": result.plan.name}
     shown_as = job_label(result.plan.name, str(JobLocation(place_of(path, savepoint)[0])))
     out.progress(f"{shown_as} is being resumed", **job, state=result.state)

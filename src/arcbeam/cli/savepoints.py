@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from arcbeam.cli.control import opened, request_of_folder, shown_job
+from arcbeam.console.commandlines import command_line
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import JobFailedError
 from arcbeam.model.rows import MOST_SHARDS
@@ -154,8 +155,9 @@ def _describe(out: Output, folder: str, blobs: DurableBlobs, name: str) -> None:
                 "files": f"{found.files} of {bytes_shown(found.size)}; only this savepoint needs "
                 f"{bytes_shown(found.own)}",
                 "to publish": found.to_publish,
-                "resume": resume_command(path, bool(found.program), savepoint=True, ended=ended),
-                "check": f"arcbeam inspect {path} --check",
+                "resume": resume_command(path, bool(found.program), True, ended, bool(found.later)),
+                **({"discards": f"{found.later:,} later committed micro-batch(es)"} if found.later else {}),
+                "check": command_line("inspect", path, "--check"),
             }
         )
     _complain((found,))

@@ -7,7 +7,6 @@ command line: a file in the job's folder, or a call of its job server. Must not 
 from __future__ import annotations
 
 import secrets
-import shlex
 import threading
 import time
 from collections import OrderedDict
@@ -20,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+from arcbeam.console.commandlines import command_line
 from arcbeam.errors import ArcbeamError
 from arcbeam.model import texts
 from arcbeam.page import states
@@ -30,6 +30,7 @@ from arcbeam.page.states import is_live
 from arcbeam.page.views import without_driver
 from arcbeam.store.log.jobname import resume_command
 from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.savepoints import path_of, split_path
 from arcbeam.streaming.status.words import has_program, shown, silent
 
 _KEPT: Final = 200
@@ -66,7 +67,7 @@ CONSEQUENCES: Final = {
             ("part files", "unchanged"),
             ("state", "the savepoint's files are kept until the savepoint is deleted"),
         ),
-        "To go back to it: {restore}. To delete it: arcbeam savepoints {folder} delete NAME.",
+        "To go back to it, and discard what the job has committed since: {restore}. To delete it: {delete}.",
     ),
     Asked.SUSPEND: Consequences(
         "Suspend the job",
@@ -242,9 +243,11 @@ def carry_out(control: Control, what: Asked, name: str, program: bool = True) ->
     place = control.request(what, name, WAIT_SECONDS)
     match what:
         case Asked.SAVEPOINT:
-            return f"The savepoint is taken. To go back to it: {resume_command(place, program, savepoint=True)}"
+            back = resume_command(place, program, savepoint=True, discards=True)
+            return f"The savepoint is taken. To go back to it, and discard what the job commits after it: {back}"
         case Asked.SUSPEND:
-            return f"The job is suspended. To continue: {resume_command(place, program)}"
+            # Not from the savepoint: repeated after a later failure, the command would go back to it.
+            return f"The job is suspended. To continue: {resume_command(split_path(place)[0], program)}"
         case Asked.DRAIN:
             return "The job drains. Its page shows what is left."
     return "The job is cancelled, or is about to be."
@@ -331,10 +334,10 @@ def _after(job: Listed, what: Asked) -> str:
     folder, program = str((job.record or {}).get("folder") or "FOLDER"), _has_program(job)
     resume = resume_command(folder, program)
     return consequences(job, what).after.format(
-        folder=shlex.quote(folder),
+        delete=command_line("savepoints", folder, "delete", "NAME"),
         resume=resume,
         again=f"{resume}, or submit the pipeline again with the same --checkpoint_dir" if program else resume,
-        restore=resume_command(f"{folder}/savepoints/NAME", program, savepoint=True),
+        restore=resume_command(path_of(folder, "NAME"), program, savepoint=True, discards=True),
     )
 
 

@@ -50,7 +50,7 @@ class MessageRow:
 
 @dataclass(frozen=True, slots=True)
 class SavepointRow:
-    """A savepoint; `note` says why to resume from it is of little use, "" if it is not."""
+    """A savepoint; `note` says what to know before a job resumes from it, "" if nothing."""
 
     name: str
     time: Cell
@@ -101,14 +101,17 @@ def savepoint_rows(details: Record) -> Iterator[SavepointRow]:
     for each in reversed(details.get("savepoints", ())):
         own = f"only this savepoint needs {bytes_shown(each['own'])} of it"
         ended = each["mode"] in ENDED
-        resume = resume_command(each["path"], bool(each.get("program")), savepoint=True, ended=ended)
+        later = each.get("later", 0)
+        resume = resume_command(each["path"], bool(each.get("program")), True, ended, bool(later))
+        notes = [f"discards {later:,} later committed micro-batch(es)"] if later else []
+        notes += [f"the job is {each['mode']} there: {NOTHING_LEFT}"] if ended else []
         yield SavepointRow(
             each["name"],
             Cell("", shown(each["time"]), each["time"]),
             f"{each['micro_batch']:,}",
             Cell("–", "it cannot be read") if each["problem"] else Cell(bytes_shown(each["size"]), own),
             resume,
-            f"the job is {each['mode']} there: {NOTHING_LEFT}" if ended else "",
+            "; ".join(notes),
             each["problem"],
         )
 

@@ -129,7 +129,7 @@ class SparkExecutor(PipelineExecutor):
             ours.shards = None
         if submission.again:
             # These options were for the first start.
-            ours.from_savepoint, ours.force_resume = None, False
+            ours.from_savepoint, ours.force_resume, ours.discard_later_micro_batches = None, False, False
             ours.checkpoint_dir = split_path(ours.checkpoint_dir or "")[0] or None
         proto = _proto(submission)
         plan = plan_of(proto, ours, name=submission.name or "beam", drain=self._is_drain)

@@ -46,7 +46,7 @@ from arcbeam.store.blobs.errors import FencedError
 from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
-from arcbeam.store.log.jobname import job_label
+from arcbeam.store.log.jobname import job_label, resume_command
 from arcbeam.store.log.requests import Asked, refusal
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
 from arcbeam.streaming.restore.restore import RestoreOptions
@@ -253,9 +253,8 @@ class Job:
     def _log_end(self, how: str, *, kept: bool) -> None:
         run = self._run
         assert isinstance(run, streamingjob.StreamRun)
-        resume = f"resume it: arcbeam resume {shown(run.store)}"
-        if how.startswith("failed"):
-            resume = f"remove the cause of its error, then {resume}"
+        resume = f"resume it: {resume_command(shown(run.store), self._program is not None)}"
+        resume = f"remove the cause of its error, then {resume}" if how.startswith("failed") else resume
         self._log(
             f"{how}; {resume}"
             if kept
@@ -302,6 +301,7 @@ class Job:
             kept.program if kept is not None and store else None,
             kept.files if kept is not None else {},
             options.allow_dropped_state,
+            options.discard_later_micro_batches,
         )
 
     def ask(self, what: Asked, savepoint: str = "") -> Asking:

@@ -44,8 +44,8 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
         path: the job's folder or URL, or the path of one of its savepoints.
         options: pipeline options, as on a command line; they replace those of the submission.
         name: the job's new name; "": the option `job_name` if `options` has it, else the job's newest name.
-        savepoint: the savepoint to resume from; later micro-batches are discarded. "": resume from the newest
-            micro-batch.
+        savepoint: the savepoint to resume from; with the option `discard_later_micro_batches` also if there are later
+            micro-batches. "": resume from the newest micro-batch.
 
     Raises:
         StoreError: there is no such job or savepoint, or the job has no job graph.

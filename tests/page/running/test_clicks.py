@@ -83,7 +83,7 @@ def test_clicks_save_and_suspend_a_running_job(browser: Any, tmp_path: Path) -> 
 
         said = _click(page, server.address, "Take a savepoint")
         (pin,) = head(folder).pins
-        assert f"arcbeam resume {folder}/savepoints/{pin.name}" in said
+        assert f"arcbeam resume {folder}/savepoints/{pin.name} --discard_later_micro_batches" in said
         assert (head(folder).mode, job.state) == (CommitMode.RUNNING, "RUNNING")
 
         said = _click(page, server.address, "Suspend the job")
@@ -91,7 +91,9 @@ def test_clicks_save_and_suspend_a_running_job(browser: Any, tmp_path: Path) -> 
         assert head(folder).mode is CommitMode.SUSPENDED
         # What a second click had requested would be here, too.
         first, second = head(folder).pins
-        assert (first.name, f"arcbeam resume {folder}/savepoints/{second.name}" in said) == (pin.name, True)
+        assert (first.name, f"arcbeam resume {folder}/savepoints" in said) == (pin.name, False)
+        assert said.endswith(f"To continue: arcbeam resume {folder}")
+        assert second.micro_batch == head(folder).micro_batch
         page.close()
 
 

@@ -40,6 +40,12 @@ def test_an_end_is_resumed_by_force() -> None:
     assert resume_command("/x", program=False, savepoint=True, ended=True) == (
         "run its script with --from_savepoint and --force_resume"
     )
+    assert resume_command("/x", program=False, savepoint=True, discards=True) == (
+        "run its script with --from_savepoint and --discard_later_micro_batches"
+    )
+    assert resume_command("-x y", program=True, discards=True) == (
+        "arcbeam resume './-x y' --discard_later_micro_batches"
+    )
     assert resume_command("/x", program=False) == "run its script again with its --checkpoint_dir"
 
 

@@ -69,7 +69,7 @@ class Job:
 
         wanted = shape(levels)
         log = CommitLog.open(
-            self.blobs, wanted, Timestamp(0), savepoint=savepoint, force=True, adapt=adapted, fill=filled
+            self.blobs, wanted, Timestamp(0), savepoint=savepoint, force=True, discard=True, adapt=adapted, fill=filled
         )
         self.levels, self.log = dict(levels), log
         return log

@@ -195,7 +195,10 @@ def test_sources_are_compared_with_the_savepoint() -> None:
     log.propose(log.draft(Timestamp(3), progress=begun.encoded()))
     with pytest.raises(IncompatibleStateError, match="and without 'more'"):
         taken(blobs, plan(source="more"))
-    assert taken(blobs, plan(source="more"), RestoreOptions("fresh")).log.head.abandoned
+    how = RestoreOptions("fresh", discard=True)
+    back = taken(blobs, plan(source="more"), how)
+    assert back.log.head.abandoned
+    assert list(back.losses(how)) == ["went back to savepoint 'fresh': 1 later micro-batch(es) are discarded"]
 
 
 def joined(*sources: str) -> Plan:

@@ -274,8 +274,8 @@ class StreamRun(Sinks, Watch):
         self._clock.start_at(log.head.time)
         # Another driver may have published what the opening contains.
         self._opened = log.head.micro_batch
-        for lost in taken.dropped:
-            self.warn(f"discarded because of --allow_dropped_state: {lost}")
+        for text in taken.losses(self._how):
+            self.warn(text)
         for move in taken.moved:
             text = "moved the state of stage '%s' from level %d to %d: the number of exchanges before it changed"
             _LOG.info(text, move.stage, move.source, move.target)

@@ -49,6 +49,10 @@ class JobEndedError(StoreError):
     """The job is done or drained: it has no next micro-batch."""
 
 
+class LaterMicroBatchesError(StoreError):
+    """To resume from a savepoint would discard committed micro-batches, and that was not allowed."""
+
+
 class DecidedCommitError(StoreError):
     """A task came too late: its micro-batch was decided without it. Its results do not count."""
 

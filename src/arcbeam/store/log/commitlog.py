@@ -123,6 +123,7 @@ class CommitLog:
         driver: str = "",
         savepoint: str = "",
         force: bool = False,
+        discard: bool = False,
         finish: bool = False,
         program: Callable[[int, str], str] = lambda epoch, before: "",
         adapt: Callable[[Manifest], Manifest] = lambda origin: origin,
@@ -138,9 +139,10 @@ class CommitLog:
             shape: the state that the pipeline requires.
             now: the recorded time of the opening.
             driver: the name of this driver, for people: host, process.
-            savepoint: the savepoint to resume from; later micro-batches are abandoned. That is possible also if the
-                newest manifest cannot be read. Empty: resume from the head.
+            savepoint: the savepoint to resume from; later micro-batches are abandoned, which `discard` has to allow.
+                That is possible also if the newest manifest cannot be read. Empty: resume from the head.
             force: resume also a job that has ended.
+            discard: resume from a savepoint also if that discards committed micro-batches.
             finish: accept also a job that has ended. Perhaps its last commit is not published, or the last calls of
                 user code are not made. Then nothing is written: no epoch begins, the log has the job's last micro-batch
                 as its head, and nothing can be proposed.
@@ -159,12 +161,13 @@ class CommitLog:
             FencedError: a later driver took over meanwhile.
             IncompatibleStateError: the state does not fit `shape`.
             JobEndedError: the job has ended (drained or done).
+            LaterMicroBatchesError: there are micro-batches after the savepoint, and they must not be discarded.
             StoreError: there is no such savepoint.
             DamagedFileError, NewerFormatError: the newest manifest, or the savepoint's, cannot be read.
             MissingFileError: there are files of a job, but none of its manifests.
             IndeterminateError: the store does not answer; opening again is safe.
         """
-        asked = Asked(shape, now, savepoint, force, "", adapt)
+        asked = Asked(shape, now, savepoint, force, "", adapt, discard)
 
         def first(newest: Manifest | UnreadableHead | None, program: str, epoch: int, token: str) -> Manifest:
             return opening(blobs, newest, replace(asked, program=program), epoch, token)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arcbeam.model.files import ShardFile
 from arcbeam.model.timestamps import Timestamp
@@ -25,7 +25,7 @@ from arcbeam.store.log.chain import (
     read_newest,
 )
 from arcbeam.store.log.endnote import EndNote, note_of
-from arcbeam.store.log.opening import no_savepoint
+from arcbeam.store.log.opening import later_micro_batches, no_savepoint
 from arcbeam.store.log.verification import problems
 from arcbeam.store.manifest.names import epoch_name, parse_written
 from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark, Pin, ResidualSummary
@@ -110,6 +110,7 @@ class SavepointReport:
         to_publish: number of its committables.
         program: its job graph; None: its script is needed, or the job graph cannot be read.
         problem: why its manifest, or job graph, cannot be read; "" if they can.
+        later: how many committed micro-batches a job discards if it goes back to it.
     """
 
     name: str
@@ -124,6 +125,7 @@ class SavepointReport:
     to_publish: int = 0
     program: JobGraphReport | None = None
     problem: str = ""
+    later: int = 0
 
 
 def savepoints(blobs: DurableBlobs) -> tuple[SavepointReport, ...]:
@@ -150,7 +152,11 @@ def savepoints(blobs: DurableBlobs) -> tuple[SavepointReport, ...]:
     # Number of reasons to keep a micro-batch: as the newest, and by its names.
     kept = Counter([head.micro_batch, *(pin.micro_batch for pin in head.pins)])
     return tuple(
-        _savepoint(blobs, pin, found[pin.micro_batch], sizes, alone=kept[pin.micro_batch] == 1) for pin in head.pins
+        replace(
+            _savepoint(blobs, pin, found[pin.micro_batch], sizes, alone=kept[pin.micro_batch] == 1),
+            later=later_micro_batches(newest, pin.micro_batch),
+        )
+        for pin in head.pins
     )
 
 

@@ -6,9 +6,9 @@ know what a message is about.
 
 from __future__ import annotations
 
-import shlex
 from typing import Final
 
+from arcbeam.console.commandlines import command_line
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log import jobgraphs
@@ -61,7 +61,13 @@ def job_in(blobs: DurableBlobs, head: Manifest | None = None) -> str:
     return job_label("" if head is None else kept_name(blobs, head), blobs)
 
 
-def resume_command(path: str, program: bool, savepoint: bool = False, ended: bool = False) -> str:
+DISCARD: Final = "--discard_later_micro_batches"
+"""The option without which no job goes back to a savepoint before its newest micro-batch."""
+
+
+def resume_command(
+    path: str, program: bool, savepoint: bool = False, ended: bool = False, discards: bool = False
+) -> str:
     """Return how to resume a job, or to start it from a savepoint.
 
     Args:
@@ -69,13 +75,13 @@ def resume_command(path: str, program: bool, savepoint: bool = False, ended: boo
         program: whether a job graph is stored, which `arcbeam resume` needs.
         savepoint: it is that of a savepoint.
         ended: it is that of a done or drained job, which is only resumed by force.
+        discards: the savepoint is older than the newest micro-batch, and later micro-batches are to be discarded.
     """
+    more = (*(("--force_resume",) if ended else ()), *((DISCARD,) if discards else ()))
     if program:
-        command = f"arcbeam resume {shlex.quote(path)}"
-        return f"{command} --force_resume" if ended else command
-    option = "--from_savepoint" if savepoint else "--checkpoint_dir"
-    forced = " and --force_resume" if ended else ""
-    return f"run its script with {option}{forced}" if savepoint else f"run its script again with its {option}{forced}"
+        return command_line("resume", path, *more)
+    options = " and ".join(("--from_savepoint" if savepoint else "--checkpoint_dir", *more))
+    return f"run its script with {options}" if savepoint else f"run its script again with its {options}"
 
 
 def has_job_graph(blobs: DurableBlobs) -> bool:

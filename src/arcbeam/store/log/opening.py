@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from arcbeam.console.commandlines import command_line
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.blobs.errors import IncompatibleStateError, JobEndedError, StoreError
+from arcbeam.store.blobs.errors import IncompatibleStateError, JobEndedError, LaterMicroBatchesError, StoreError
 from arcbeam.store.log.chain import UnreadableHead, known, read_manifest
-from arcbeam.store.log.jobname import NOTHING_LEFT, job_in
+from arcbeam.store.log.jobname import DISCARD, NOTHING_LEFT, job_in, resume_command
 from arcbeam.store.manifest.values import (
     ENDED,
     KEPT_OPENINGS,
@@ -36,6 +37,7 @@ class Asked:
     force: bool = False
     program: str = ""
     adapt: Callable[[Manifest], Manifest] = lambda origin: origin
+    discard: bool = False
 
 
 def opening(
@@ -48,6 +50,7 @@ def opening(
     Raises:
         IncompatibleStateError: the state does not fit the pipeline.
         JobEndedError: the job has ended, and is not forced to resume.
+        LaterMicroBatchesError: there are micro-batches after the savepoint, and they must not be discarded.
         StoreError: there is no such savepoint, or a needed manifest cannot be read.
     """
     if newest is None:
@@ -64,6 +67,8 @@ def opening(
             raise no_savepoint(blobs, asked.savepoint, head)
         if pin.micro_batch != head.micro_batch:
             origin = read_manifest(blobs, pin.micro_batch)
+        if not asked.discard and (lost := later_micro_batches(newest, pin.micro_batch)):
+            raise _discarding(blobs, newest, asked.savepoint, lost)
     was, origin = origin, asked.adapt(origin)
     if origin.mode in ENDED and not asked.force:
         raise JobEndedError(
@@ -136,6 +141,41 @@ def held(origin: Manifest, newest: Manifest | UnreadableHead, now: Timestamp, ep
         time=Timestamp(max(now, origin.time)),
         cut=b"",
         openings=(*origin.openings, Opening(micro_batch, token))[-KEPT_OPENINGS:],
+    )
+
+
+def later_micro_batches(newest: Manifest | UnreadableHead, micro_batch: int) -> int:
+    """Return how many committed micro-batches a job discards if it goes back to an earlier one.
+
+    Openings do not count, because they repeat another micro-batch. Neither do those that were discarded before. Of more
+    than `KEPT_OPENINGS` openings the oldest count.
+    """
+    head = known(newest)
+    without = sorted(
+        [(each.first, each.last) for each in head.abandoned] + [(each.micro_batch,) * 2 for each in head.openings]
+    )
+    lost, reached = newest.micro_batch - micro_batch, micro_batch
+    for first, last in without:
+        if last > reached:
+            lost -= last - max(first - 1, reached)
+            reached = last
+    return lost
+
+
+def _discarding(
+    blobs: DurableBlobs, newest: Manifest | UnreadableHead, savepoint: str, lost: int
+) -> LaterMicroBatchesError:
+    head = known(newest)
+    continues = isinstance(newest, Manifest) and newest.mode not in ENDED
+    what = f"{lost} later micro-batch" + ("" if lost == 1 else "es")
+    resume = resume_command(str(blobs), bool(head.program))
+    return LaterMicroBatchesError(
+        f"to resume {job_in(blobs, head)} from savepoint '{savepoint}' would discard {what}, which "
+        f"{'is' if lost == 1 else 'are'} committed",
+        f"to go back nevertheless, give {DISCARD}; "
+        + (f"to continue where the job stopped: {resume}; " if continues else "")
+        + "to run the savepoint as a job of its own, copy it: "
+        + command_line("savepoints", str(blobs), "copy", savepoint, "TARGET"),
     )
 
 

@@ -6,7 +6,7 @@ another level; `compatibility` adapts manifests. Must not know what runs the job
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.claims import work_folder
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import jobgraphs
+from arcbeam.store.log.chain import read_newest
 from arcbeam.store.log.commitlog import CommitLog
-from arcbeam.store.log.opening import misfit
+from arcbeam.store.log.opening import later_micro_batches, misfit
 from arcbeam.store.log.relocating import Move, moves, relocated
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.store.manifest.values import ENDED, Manifest, differences
@@ -43,8 +44,8 @@ class RestoreOptions:
     """How to restore a job.
 
     Attributes:
-        savepoint: the savepoint to resume from; later micro-batches are discarded. Empty: resume from the newest
-            micro-batch.
+        savepoint: the savepoint to resume from; later micro-batches are discarded, which `discard` has to allow. Empty:
+            resume from the newest micro-batch.
         force: resume also a job that is drained or done. Without it, a job that has ended accepts only its own
             pipeline.
         renamed: renamed stages: new names, by the job's names.
@@ -52,6 +53,7 @@ class RestoreOptions:
         program: the job graph that runs the job from now, stored in its folder; None: unchanged.
         files: the local files that the job graph names, by name.
         drop: drop state and committables for which the pipeline has no stage.
+        discard: resume from a savepoint also if that discards committed micro-batches.
     """
 
     savepoint: str = ""
@@ -61,6 +63,7 @@ class RestoreOptions:
     program: JobGraph | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     drop: bool = False
+    discard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class Taken:
         moved: the stages whose state was moved to another level.
         rescaled_from: the former number of shards; None: it has not changed.
         idle: new stages that receive nothing, because all their inputs have ended.
+        discarded: how many committed micro-batches after the savepoint were discarded.
     """
 
     log: CommitLog
@@ -84,6 +88,14 @@ class Taken:
     moved: tuple[Move, ...] = ()
     rescaled_from: int | None = None
     idle: tuple[str, ...] = ()
+    discarded: int = 0
+
+    def losses(self, how: RestoreOptions) -> Iterator[str]:
+        """Yield what was discarded as the options allow it, for people."""
+        if self.discarded:
+            yield f"went back to savepoint '{how.savepoint}': {self.discarded} later micro-batch(es) are discarded"
+        for lost in self.dropped:
+            yield f"discarded because of --allow_dropped_state: {lost}"
 
 
 def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int, now: Timestamp, driver: str) -> Taken:
@@ -152,6 +164,15 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
     def kept(epoch: int, before: str) -> str:
         return "" if how.program is None else jobgraphs.keep(blobs, how.program, how.files, epoch, before)
 
+    newest = read_newest(blobs) if how.savepoint else None
+
+    def later(opened: Manifest) -> int:
+        pin = opened.pin(how.savepoint)
+        if newest is None or pin is None:
+            return 0
+        # A driver that ran until now may have committed more.
+        return later_micro_batches(newest, pin.micro_batch) + opened.micro_batch - 1 - newest.micro_batch
+
     log = CommitLog.open(
         blobs,
         shape,
@@ -159,10 +180,11 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
         driver=driver,
         savepoint=how.savepoint,
         force=how.force,
+        discard=how.discard,
         finish=True,
         program=kept,
         adapt=adapted,
         fill=filled,
     )
     numbers = numbered(log.head, [stage.uid for stage in plan.stages])
-    return Taken(log, shards, numbers, dropped, moved, rescaled_from, idle)
+    return Taken(log, shards, numbers, dropped, moved, rescaled_from, idle, later(log.head))
