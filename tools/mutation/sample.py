@@ -28,6 +28,8 @@ from cosmic_ray.operators.operator import Operator
 
 _TYPING_DECORATORS = {"override", "overload", "final", "abstractmethod"}
 _DECLARED_SIZES = {"threshold", "cache_size"}
+_UNCHANGED = {"name", "string", "newline", "fstring_start", "fstring_string", "fstring_end"}
+"""Leaves of the syntax tree that no operator changes."""
 _MYPY_CHECKS = {"frozen", "slots"}
 
 
@@ -98,6 +100,8 @@ def places(file: str, text: str, seed: str) -> list[Place]:
     same: Counter[str] = Counter()
     occurrences: Counter[str] = Counter()
     for node in ast_nodes(get_ast(text)):
+        if node.type in _UNCHANGED:
+            continue
         for name, operator in _operators().items():
             for start, end in operator.mutation_positions(node):
                 if (place := found.get((start, end))) is None:
