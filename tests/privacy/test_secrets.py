@@ -9,7 +9,7 @@ import pytest
 
 from arcbeam import secrets
 from arcbeam.errors import JobFailedError, UserCodeError
-from arcbeam.secrets import known
+from arcbeam.secrets import known, parting
 
 pytestmark = pytest.mark.contract("OPS-06")
 
@@ -91,6 +91,20 @@ def test_value_of_an_earlier_secret_stays_secret() -> None:
     parted = secrets.parted(options, ("spark_conf:spark.y", "arcbeam_temp"))
     assert parted.options == {"spark_conf": ["spark.z=1"]}
     assert parted.secrets == {"spark_conf:spark.y": _PLANTED, "arcbeam_temp": _PLANTED}
+
+
+def test_setting_of_a_declared_variable_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parting, "_variables", set())
+    setting = "spark.executorEnv.BROKER"
+    assert not secrets.is_secret(setting)
+    secrets.declare(["BROKER"])
+    assert secrets.is_secret(setting)
+    assert not secrets.is_secret("spark.executorEnv.OTHER")
+
+
+def test_value_of_six_characters_is_removed_from_texts() -> None:
+    secrets.install({"one_password": "abcde", "other_password": "uvwxyz"})
+    assert secrets.redacted("abcde uvwxyz") == "abcde …"
 
 
 def test_environment_gives_secrets_by_name() -> None:
