@@ -204,6 +204,27 @@ def test_store_that_fails_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     assert total(kept(driver.blobs), 0) == 24
 
 
+def test_store_that_keeps_failing_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Driver(MemoryBlobs())
+
+    def warned(failing: bool) -> list[str]:
+        caplog.clear()
+        with monkeypatch.context() as patched:
+            if failing:
+                patched.setattr(driver.blobs, "put", fail)
+            driver.run(1)
+            driver.seconds += 100
+            driver.writer.beat()
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    def fail(name: str, data: bytes) -> None:
+        raise IndeterminateError("the store does not answer")
+
+    assert [len(warned(failing)) for failing in (True, True, True, False, True, True)] == [1, 0, 0, 0, 1, 0]
+
+
 def test_driver_does_not_wait_for_the_file() -> None:
     allowed, threads = threading.Event(), list[str]()
 
