@@ -21,7 +21,14 @@ from arcbeam.streaming.status.status import OutputStatus, StageStatus, Status
 pytestmark = pytest.mark.contract("OPS-04")
 
 _OUT = OutputStatus(
-    "out", MAX_TIMESTAMP, None, 4, 900, Timestamp(1_000_000), Timestamp(3_000_000), Timestamp(2_000_000)
+    "out",
+    Timestamp(int(f"{MAX_TIMESTAMP}")),
+    None,
+    4,
+    900,
+    Timestamp(1_000_000),
+    Timestamp(3_000_000),
+    Timestamp(2_000_000),
 )
 _STAGE = StageStatus(
     'a "stage"\\',
@@ -70,6 +77,14 @@ _STATUS = Status(
 )
 
 
+def test_missing_figures_have_no_sample() -> None:
+    stage = replace(_STAGE, total={})
+    lines = exposed("job-1", replace(_STATUS, stages=(stage,), rate=None, behind=None), None).splitlines()
+    assert 'arcbeam_source_elements_total{job="job-1"} 0' in lines
+    for family in ("elements", "source_rate", "behind_seconds"):
+        assert not [line for line in lines if line.startswith(f"arcbeam_{family}")], family
+
+
 def test_page_has_all_metrics_with_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     # The page is requested long after the micro-batch: lags refer to the clock now.
     monkeypatch.setattr(time, "time", lambda: 60.0)
@@ -80,6 +95,7 @@ def test_page_has_all_metrics_with_labels(monkeypatch: pytest.MonkeyPatch) -> No
         'arcbeam_elements_total{job="job-1"} 10',
         'arcbeam_micro_batch_total{job="job-1"} 3',
         'arcbeam_source_elements_total{job="job-1"} 3',
+        'arcbeam_source_rate{job="job-1"} 12.5',
         'arcbeam_user_total{job="job-1",step="Parse",namespace="lines",name="bad"} 7',
         'arcbeam_micro_batch_seconds{job="job-1",part="all"} 0.5',
         'arcbeam_behind_seconds{job="job-1"} 60.0',

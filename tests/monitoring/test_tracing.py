@@ -57,7 +57,7 @@ def test_span_of_micro_batch_has_its_parts_as_children() -> None:
     with tracing.exported(exporter, "clicks", "clicks-1") as committed:
         committed(Run())
         committed(Run(None))
-        committed(Run(replace(_STATUS, micro_batch=4, rate=None, behind=None)))
+        committed(Run(replace(_STATUS, micro_batch=4, rate=None, behind=None, seconds={})))
     spans = exporter.get_finished_spans()
     roots = [span for span in spans if span.parent is None]
     assert [span.name for span in roots] == ["micro-batch", "micro-batch"]
@@ -70,6 +70,8 @@ def test_span_of_micro_batch_has_its_parts_as_children() -> None:
         "arcbeam.behind_seconds": 9.0,
     }
     assert {"arcbeam.rate", "arcbeam.behind_seconds"}.isdisjoint(roots[1].attributes or {})
+    missing = [span for span in spans if span.parent is not None and span.parent.span_id == roots[1].context.span_id]
+    assert [seconds(span) for span in missing] == [0.0, 0.0, 0.0, 0.125]
     root = roots[0]
     assert root.resource.attributes["service.name"] == "clicks"
     assert root.resource.attributes["service.instance.id"] == "clicks-1"
