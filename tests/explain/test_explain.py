@@ -162,6 +162,12 @@ def test_long_names_are_shortened_except_in_tooltips() -> None:
     assert len(max(re.findall("</title>([^<]+)</text>", svg), key=len)) <= 38
 
 
+def test_one_long_name_is_shortened_in_its_middle() -> None:
+    name = "a" * 30 + "b" * 30
+    svg = as_svg(Plan("p", (Stage("s0", name, (transform("t0", name),), b"", None, ()),), ()))
+    assert f"</title>{'a' * 18}…{'b' * 19}</text>" in svg
+
+
 @pytest.mark.contract("ENG-09")
 def test_scripted_stage_is_not_an_impulse(plan: Plan) -> None:
     read, *others = plan.stages

@@ -56,6 +56,12 @@ def test_source_of_one_reader_is_next_to_it() -> None:
     assert layout.corners["s"].y == layout.corners["b"].y
 
 
+def test_reader_of_a_source_with_two_readers_is_next_to_that() -> None:
+    edges = [("a", "b"), ("a", "c"), ("c", "d"), ("d", "e"), ("b", "e")]
+    layout = lay_out(dict.fromkeys("abcde", BOX), edges, GAP)
+    assert [round(layout.corners[name].y / 70.0) for name in "abcde"] == [0, 1, 1, 2, 3]
+
+
 def test_empty_graph_has_no_size() -> None:
     assert lay_out({}, [], GAP) == Layout({}, (), Size(0.0, 0.0))
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from arcbeam.explain import STYLE, as_live_svg, as_svg
+from arcbeam.explain.picture import LivePicture
 from arcbeam.model.plan import Plan, Transform
 from tests.explain.plans import SHAPES, diamond, sides
 from tests.golden import check_picture
@@ -32,6 +33,19 @@ def test_live_picture_has_ids_and_empty_slots() -> None:
     assert {f"p-{id}" for id in [*nodes, *edges, *(f"{node}-live" for node in nodes), *more]} < set(ids)
     slots = [text for text in root.iter(f"{SVG}text") if text.get("class") == "live"]
     assert [slot.text for slot in slots] == [None] * len([*nodes, *more])
+
+
+def test_live_picture_is_filled_with_figures() -> None:
+    svg = as_live_svg(diamond(), prefix="p-")
+    picture = LivePicture.of(svg, "p-")
+    unfilled, _ = picture.filled({})
+    assert unfilled == svg
+    filled, elements = picture.filled({"s1-live": ("5 < 6", ""), "c0-live": ("late", "held")})
+    texts = {text.get("id"): (text.text, text.get("class")) for text in ET.fromstring(filled).iter(f"{SVG}text")}
+    assert (texts["p-s1-live"], texts["p-c0-live"]) == (("5 < 6", "live"), ("late", "live held"))
+    assert texts["p-s2-live"] == (None, "live")
+    assert len(elements) == len(picture.slots)
+    assert all(element in filled for element in elements.values())
 
 
 def test_live_picture_has_no_inline_style() -> None:
