@@ -64,6 +64,13 @@ def test_moves_relieve_fullest_shard_and_happen_once(all_sizes: list[list[float]
             assert min(stays) > (load - min(loads.values())) * 3 / 4 - 1e-6
 
 
+def test_shard_without_fixed_work_has_none() -> None:
+    held = {0: [Sized(b"a", 0.1), Sized(b"b", 0.1)], 1: []}
+    assert rebalance(held) == [Move(b"b", 0, 1)]
+    assert rebalance(held, fixed={1: 0.2}) == []
+    assert rebalance({0: [Sized(b"a", 0.1)], 1: []}, fixed={0: 0.2}) == [Move(b"a", 0, 1)]
+
+
 def test_single_straggler_is_not_moved() -> None:
     assert rebalance({0: [Sized(b"huge", 100.0)], 1: []}) == []
     assert rebalance({0: [Sized(b"huge", 100.0), Sized(b"small", 1.0)], 1: []}) == [Move(b"small", 0, 1)]
