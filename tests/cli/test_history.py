@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from arcbeam.cli import main
+from arcbeam.cli import history, main
 from arcbeam.cli.history import sparkline
 from arcbeam.store.blobs.folder import FolderBlobs
 from tests.streaming.driver.test_historywriter import Driver
 
 pytestmark = pytest.mark.contract("OPS-07")
+
+
+_GAUGES = ("late by, s", "backlog", "state, bytes")
 
 
 def invoke(*arguments: str) -> Result:
@@ -33,6 +36,24 @@ def test_history_of_an_ended_job_from_its_folder_alone(job: str) -> None:
     assert result.exit_code == 0, result.output
     assert "join" in result.output
     assert "end: DONE" in result.output
+
+
+def test_history_has_a_line_for_each_figure(job: str) -> None:
+    lines = [" ".join(line.split()) for line in invoke("status", job, "--history").output.splitlines()]
+    assert "6 points of 1 s, 1970-01-01 00:16:40Z to 1970-01-01 00:16:45Z" in lines
+    job_lines, stages = lines[1:5], lines[5:17]
+    assert job_lines[0] == "micro-batch, s ▁▁▁▁▁▁ least 0.5, greatest 0.5, last 0.5"
+    assert job_lines[1:] == [f"{name} ▁▁▁▁▁▁ least 0, greatest 0, last 0" for name in _GAUGES]
+    assert [stages[n] for n in (0, 4, 8)] == ["read", "rates", "join"]
+    assert stages[9] == "read ▁████▆ least 3, greatest 12, last 9"
+
+
+def test_figure_that_is_never_known_is_unknown() -> None:
+    gauges: list[list[float | None] | None] = [None, [1.0, 2.0, None], [1e6, 3e6, 2e6]]
+    assert [history._seconds(gauge) for gauge in gauges] == [None, None, 2.0]
+    assert history._line("late by, s", [None, None]) == "  late by, s       unknown"
+    assert history._mean({"seconds": 5.0, "micro_batches": 0}) is None
+    assert history._mean({"seconds": 5.0, "micro_batches": 2}) == 2.5
 
 
 def test_history_as_json(job: str) -> None:
