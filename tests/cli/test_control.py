@@ -185,8 +185,7 @@ def test_command_does_not_wait_for_failed_job(log: CommitLog, tmp_path: Path, co
     assert requests.waiting(log.blobs) == []
     result = invoke(command, str(tmp_path / "job"), "--wait=0")
     assert (result.exit_code == 0) == (command != "cancel"), "a cancellation is not for the next driver"
-    (line,) = (line for line in invoke("status", str(tmp_path / "job")).stdout.splitlines() if "FAILED:" in line)
-    check_message("status-of-a-failed-job", line)
+    check_message("status-of-a-failed-job", invoke("status", str(tmp_path / "job")).stdout.splitlines()[0])
     ended = {"epoch": 1, "state": "FAILED", "why": "ValueError: of the user's", "time": ANY}
     assert json.loads(invoke("status", str(tmp_path / "job"), "--json").stdout)["ended"] == ended
     assert json.loads(invoke("inspect", str(tmp_path / "job"), "--json").stdout)["ended"] == ended

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from arcbeam.cli import main
-from arcbeam.cli.status import _cells, _drawn, _show
+from arcbeam.cli.status import _cells, _show, _table
 from arcbeam.console.output import TextOutput
 from arcbeam.engine.protocol.reports import Counts, Restrictions
 from arcbeam.engine.state.statemetrics import StateMetrics
@@ -83,14 +83,14 @@ def test_status_prints_stages_and_causes(job: Path) -> None:
     assert re.match(
         r"job: running; last micro-batch: 1, committed at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); "
         r"watermark at the beginning of time",
-        lines[1],
+        lines[2],
     )
-    assert lines[0] == f"the job in '{job}'", "the job has no name"
-    assert lines[2].startswith("nothing is due; ")
-    assert lines[3].startswith(
+    assert lines[1] == f"the job in '{job}'", "the job has no name"
+    assert lines[3].startswith("nothing is due; ")
+    assert lines[4].startswith(
         "the micro-batch took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, previous commit 0.02 s"
     )
-    assert "backlog: 1 restriction(s) of size 40" in lines[4]
+    assert "backlog: 1 restriction(s) of size 40" in lines[5]
     (read,) = (line for line in lines if line.startswith("read "))
     assert "1,200 (90 kB)" in read
     assert "1970-01-01 00:00:00.000Z / 1970-01-01 00:00:05.000Z / 1970-01-01 00:00:09.000Z" in read
@@ -103,7 +103,7 @@ def test_status_prints_stages_and_causes(job: Path) -> None:
     assert "1 timer(s) for the clock" in result.stdout
     assert "4 blocked element(s) (1.5 kB)" in result.stdout
     assert "0 rows (0 B)" in join
-    first = next(index for index, line in enumerate(lines) if "restriction 1.0.0~ab" in line)
+    first = next(index for index, line in enumerate(lines) if line.startswith("  - the watermark"))
     check_message("status-cause", "\n".join(lines[first : first + 3]))
 
 
@@ -111,7 +111,7 @@ def test_narrow_terminal_shows_fewer_columns(job: Path) -> None:
     record = json.loads(invoke(str(job), "--json").stdout)
     shown = {width: io.StringIO() for width in (70, 200)}
     for width, text in shown.items():
-        Console(file=text, width=width).print(_drawn(record, width))
+        Console(file=text, width=width).print(_table(record, width))
     narrow, wide = (text.getvalue() for text in shown.values())
     assert max(map(len, narrow.splitlines())) <= 70
     assert "waits" in wide
@@ -173,11 +173,11 @@ def test_overdue_work_suggests_missing_driver(job: Path, monkeypatch: pytest.Mon
     log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, {}))
     monkeypatch.setattr(time, "time", lambda: micro_batch + 159)
     lines = invoke(str(job)).stdout.splitlines()
-    assert "(3 min ago)" in lines[1]
-    assert "job: running;" in lines[1]
-    check_message("status-not-due", lines[2])
+    assert "(3 min ago)" in lines[2]
+    assert "job: running;" in lines[2]
+    check_message("status-not-due", lines[3], folder=job)
     monkeypatch.setattr(time, "time", lambda: micro_batch + 160)
-    overdue = invoke(str(job)).stdout.splitlines()[2]
+    overdue = invoke(str(job)).stdout.splitlines()[0]
     check_message("status-overdue", overdue)
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["due"], record["overdue"]) == (due, 60.0)
@@ -197,7 +197,7 @@ def test_job_is_shown_by_its_newest_name_and_folder(job: Path) -> None:
         assert log.head.program
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["name"], record["folder"]) == ("words-v2", str(job))
-    assert invoke(str(job)).stdout.splitlines()[0] == f"job 'words-v2' in '{job}'"
+    assert invoke(str(job)).stdout.splitlines()[1] == f"job 'words-v2' in '{job}'"
 
 
 def test_teststream_job_shows_commit_time(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_teststream_job_shows_commit_time(job: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "time", lambda: 1_800_000_090.0)
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["committed"], record["overdue"]) == (1_800_000_000_000_000, None)
-    check_message("status-of-a-script", "\n".join(invoke(str(job)).stdout.splitlines()[1:3]))
+    check_message("status-of-a-script", "\n".join(invoke(str(job)).stdout.splitlines()[2:4]), folder=job)
     inspected = CliRunner().invoke(main.main, ["inspect", str(job)]).stdout
     check_message(
         "inspect-of-a-script", " ".join(next(line for line in inspected.splitlines() if "2027" in line).split())
@@ -229,7 +229,7 @@ def test_status_shows_driver_or_its_silence(job: Path, monkeypatch: pytest.Monke
     leave_driver_note(FolderBlobs(job, sync=False), note)
     monkeypatch.setattr(time, "time", lambda: written + 25.0)
     lines = invoke(str(job)).stdout.splitlines()
-    check_message("status-driver", lines[2])
+    check_message("status-driver", lines[3])
     assert f"  - {trouble}" in lines
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["silent"], record["overdue"], record["driver"]["pid"]) == (None, None, 77)
@@ -237,8 +237,8 @@ def test_status_shows_driver_or_its_silence(job: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(time, "time", lambda: written + 300.0)
     lines = invoke(str(job)).stdout.splitlines()
-    check_message("status-driver-silent", lines[2])
-    assert "job: running, perhaps;" in lines[1]
+    check_message("status-driver-silent", lines[0])
+    assert "job: running, perhaps;" in lines[2]
     assert json.loads(invoke(str(job), "--json").stdout)["silent"] == 300.0
 
     opened(FolderBlobs(job, sync=False))
@@ -278,8 +278,9 @@ def test_driver_that_died_in_first_micro_batch(tmp_path: Path, monkeypatch: pyte
     began = opened(FolderBlobs(tmp_path / "job", sync=False), 1_700_000_000_000_000).head.time / 1e6
     monkeypatch.setattr(time, "time", lambda: began + 30)
     lines = invoke(str(tmp_path / "job")).stdout.splitlines()
-    assert lines[1].startswith("the first micro-batch has not been committed yet; the job began 30 s ago")
-    assert "job: running;" in lines[2]
+    assert lines[0] == "Starting: The first micro-batch has not been committed yet; the job began 30 s ago."
+    assert lines[2].startswith("job: running; no micro-batch has been committed yet;")
+    assert lines[-1] == "unknown: the first micro-batch has not been committed yet"
     monkeypatch.setattr(time, "time", lambda: began + 90)
     assert "job: running, perhaps;" in invoke(str(tmp_path / "job")).stdout
 

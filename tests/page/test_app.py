@@ -22,12 +22,13 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.page.app import app_of
 from arcbeam.page.security import COOKIE
 from arcbeam.page.sources import FolderSource, Listed, Several, Source
-from arcbeam.page.views import headline, row_of, stage_rows
+from arcbeam.page.views import row_of, stage_rows
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.endnote import EndNote, leave_note
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.headline import headline
 from arcbeam.streaming.status.words import without_since
 from tests.page import samples
 from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
@@ -127,7 +128,7 @@ def test_headline_has_the_words_of_status(job: FolderBlobs) -> None:
     assert (line.text, line.frees, line.level) == (without_since(cause), cause["frees"], "warning")
     assert "since micro-batch" in cause["text"]
     assert "since" not in line.text
-    printed = list(cause_lines(listed.record["causes"]))
+    printed = list(cause_lines(listed.record))
     assert f"  - {cause['text']}" in printed
     assert f"    released when: {line.frees}" in printed
     shown = html.unescape(client(Fixed(Listed("a", "/a", running))).get("/job/a").text)

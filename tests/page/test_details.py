@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +18,7 @@ from arcbeam.jobs.metrics import JobMetrics, metrics_record
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.options import with_defaults
 from arcbeam.page.app import app_of
-from arcbeam.page.details import savepoint_rows
+from arcbeam.page.details import message_rows, savepoint_rows
 from arcbeam.page.exposition import exposition
 from arcbeam.page.live import UPDATE_BYTES
 from arcbeam.page.services import ServiceSource
@@ -28,6 +30,7 @@ from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.records import status_from
 from arcbeam.streaming.status.status import as_record
 from tests.monitoring.test_prometheus import _STATUS
+from tests.page import samples
 from tests.page.test_app import BASE, EVIL, OURS, Fixed, client, job  # noqa: F401  # a fixture
 from tests.page.test_services import Gone
 from tests.streaming.jobs import opened
@@ -185,3 +188,20 @@ def test_prometheus_gives_the_token_in_its_header() -> None:
     answer = page.get("/metrics", headers={"Authorization": "Bearer secret"})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_error_of_the_job_is_its_last_message() -> None:
+    """A driver writes its messages before it knows its end."""
+    said = {"time": 5, "level": "BASIC", "text": "micro-batch 7"}
+    ended = {"state": "FAILED", "why": "KeyError: 'user'\nin 'Sum'", "time": 9}
+    record = samples.record(2, samples.now(), ended=ended)
+    found = samples.Jobs(Listed("a", "/a", record), details={"a": {"messages": [said]}})
+    text = TestClient(app_of(found), base_url=BASE).get("/job/a/details").text
+    rows = re.findall(r"<td>(\w+)</td><td><pre>([^<]*)</pre>", text.partition("Messages</h2>")[2])
+    assert [(level, html.unescape(each)) for level, each in rows] == [
+        ("ERROR", ended["why"]),
+        ("BASIC", "micro-batch 7"),
+    ]
+    # A job server logs it by itself.
+    (row, _), _ = message_rows({"messages": [said, {**said, "text": f"failed: {ended['why']}"}]}, ended)
+    assert row.text.startswith("failed")

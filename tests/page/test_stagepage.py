@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from arcbeam.page.app import app_of
 from arcbeam.page.sources import Listed
 from arcbeam.page.stagepage import stage_of
-from arcbeam.page.views import headline
+from arcbeam.streaming.status.headline import headline
 from tests.page import samples
 from tests.page.test_app import BASE
 
@@ -112,9 +112,9 @@ def test_failing_stage_shows_its_error() -> None:
 @pytest.mark.parametrize(
     ("change", "level", "words"),
     [
-        ({"ended": {"state": "FAILED", "why": "KeyError: 'user'\nin 'Sum'"}}, "error", "FAILED: KeyError: 'user'"),
+        ({"ended": {"state": "FAILED", "why": "KeyError: 'user'\nin 'Sum'"}}, "error", "KeyError: 'user'"),
         ({"ended": {"state": "CANCELLED", "why": ""}}, "warning", "The job was cancelled."),
-        ({"mode": "suspended", "driver": None}, "warning", "No driver is running this job."),
+        ({"mode": "suspended", "driver": None}, "warning", "The job is suspended."),
         (
             {"time": 0, "driver": {**samples.record(1)["driver"], "time": 0}},
             "error",

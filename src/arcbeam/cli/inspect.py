@@ -15,7 +15,8 @@ import click
 from arcbeam.cli.status import cause_lines
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.streaming.status.words import overdue_line, recorded
+from arcbeam.streaming.status.headline import headline
+from arcbeam.streaming.status.words import overdue, recorded
 
 if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs
@@ -100,9 +101,9 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
         status
         and newest
         and not found.ended
-        and (overdue := overdue_line({**status, "program": found.program is not None}))
+        and overdue(record := {**status, "program": found.program is not None, "folder": found.location}) is not None
     ):
-        out.text(overdue)
+        out.text(headline(record).line)
     out.text("\nwatermarks and holds")
     rows = []
     for stage in found.stages:
@@ -117,7 +118,7 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
         rows.append({**row, "output": outputs, "holds": holds, "restrictions": restrictions})
     out.table(["stage", "upstream", "input", "output", "holds", "restrictions"], rows)
     out.text("")
-    for line in cause_lines(status.get("causes", [])):
+    for line in cause_lines({"causes": [], "mode": "", **status}):
         out.text(line)
     out.text("\nstate")
     out.table(

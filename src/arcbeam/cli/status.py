@@ -16,21 +16,22 @@ import click
 from arcbeam.cli.control import is_folder, opened
 from arcbeam.cli.history import show_history
 from arcbeam.cli.server import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
+from arcbeam.console.commandlines import command_line
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import SetupError
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, behind_shown, long_shown
 from arcbeam.store.log.jobname import job_label
+from arcbeam.streaming.status.headline import causes_of, error_of, headline, stopped
+from arcbeam.streaming.status.status import drain_line
 from arcbeam.streaming.status.words import (
     LONG_OVERDUE,
     Record,
-    ago,
     backlog_shown,
     bytes_shown,
     committed_at,
     driver_line,
     is_over,
     overdue,
-    overdue_line,
     recorded,
     shown,
     silent,
@@ -38,7 +39,7 @@ from arcbeam.streaming.status.words import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.table import Table
 
 _WAITING = (
     ("event_timers", "timer(s) for the watermark"),
@@ -124,19 +125,22 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
     if not isinstance(out, TextOutput):
         while True:
             record = look()
-            out.record({**record, "overdue": overdue(record), "silent": silent(record)})
+            more = {"overdue": overdue(record), "silent": silent(record), "headline": headline(record).as_record()}
+            out.record({**record, **more})
             if not watch or is_over(record):
                 return
             time.sleep(every)
-    from rich.console import Console
+    from rich.console import Console, Group
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False)
     if not watch or not console.is_terminal:
         while True:
             record = look()
-            console.print(_drawn(record))
-            for line in cause_lines(record["causes"]):
-                # Without wrapping, however long: users copy and search these lines.
+            # Without wrapping, however long: users copy and search these lines.
+            for line in (*_job_lines(record), ""):
+                out.text(line)
+            console.print(_table(record))
+            for line in ("", *cause_lines(record)):
                 out.text(line)
             if not watch or is_over(record):
                 return
@@ -149,23 +153,23 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
     try:
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while not is_over(record):
-                drawn = _drawn(record, console.width)
-                # Before the table, which may be longer than the screen.
-                drawn.renderables.insert(1, Text("\n".join(("", *cause_lines(record["causes"])))))
-                live.update(drawn, refresh=True)
+                # The causes before the table, which may be longer than the screen.
+                lines = "\n".join((*_job_lines(record), "", *cause_lines(record), ""))
+                live.update(Group(Text(lines), _table(record, console.width)), refresh=True)
                 time.sleep(every)
                 record = look()
     finally:
         # The end of the alternate screen removed its content.
-        console.print(_drawn(record, console.width))
-        console.print("\n".join(cause_lines(record["causes"])), markup=False)
+        for line in (*_job_lines(record), ""):
+            out.text(line)
+        console.print(_table(record, console.width))
+        for line in ("", *cause_lines(record)):
+            out.text(line)
 
 
-def _drawn(record: Record, width: int = _WIDE) -> Group:
-    """Return lines about the job, and a table of its stages with the columns that fit into a width."""
-    from rich.console import Group
+def _table(record: Record, width: int = _WIDE) -> Table:
+    """Return a table of a job's stages with the columns that fit into a width."""
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     columns = [column for column, wanted in _COLUMNS.items() if width >= wanted]
@@ -174,41 +178,35 @@ def _drawn(record: Record, width: int = _WIDE) -> Group:
     for stage in record["stages"]:
         cells = dict(zip(_COLUMNS, _cells(stage, record["time"]), strict=True))
         table.add_row(*(cells[column] for column in columns))
-    return Group(Text("\n".join(_job_lines(record))), Text(""), table, Text(""))
+    return table
 
 
 def _job_lines(record: Record) -> Iterator[str]:
-    from arcbeam.streaming.status.status import drain_line
-
-    ended, overdue = record.get("ended"), overdue_line(record)
+    """Yield lines about a job; the first one is its condition."""
+    is_stopped, condition = stopped(record) is not None, headline(record)
+    yield condition.line
     mode = state_of(record)
     lag = _lag(record["watermark"])
     # A server of an older version sends no name.
     if (name := record.get("name", "")) or record.get("folder"):
         yield job_label(name, record.get("folder", ""))
-    if not record["micro_batch"]:
-        # The opening of a job with a TestStream has the script's first time, which is 0.
-        began = f"; the job began {ago(record['time'])}" if record["time"] else ""
-        yield f"the first micro-batch has not been committed yet{began}"
+    last = f"last micro-batch: {record['micro_batch']}, {recorded(record, shown)}"
     yield (
-        f"job: {mode}; last micro-batch: {record['micro_batch']}, {recorded(record, shown)}; "
+        f"job: {mode}; {last if record['micro_batch'] else 'no micro-batch has been committed yet'}; "
         f"watermark {_watermark(record['watermark'])}{lag and f', {lag}'}"
     )
-    if ended:
-        why = f": {ended['why']}" if ended["why"] else ""
-        yield f"no driver is running this job: it is {ended['state']}{why}"
-    elif driver := driver_line(record):
+    if why := error_of(record):
+        yield why
+    if not is_stopped and (driver := driver_line(record)):
         yield driver
-    elif overdue:
-        yield overdue
-    elif not is_over(record) and time.time() - committed_at(record) / 1e6 > LONG_OVERDUE:
+    elif not is_stopped and time.time() - committed_at(record) / 1e6 > LONG_OVERDUE:
         by_script = record.get("committed") is not None
         before = "" if record.get("due") is None or by_script else f" before {shown(record['due'])}"
         yield (
             f"nothing is due{before}; to check whether a driver is running this job, request a savepoint, which only a "
-            "driver takes: `arcbeam savepoint FOLDER`"
+            "driver takes" + (f": {command_line('savepoint', folder)}" if (folder := record.get("folder")) else "")
         )
-    if not ended and (drains := drain_line(record)):
+    if not is_stopped and (drains := drain_line(record)) and drains != condition.text:
         yield drains
     seconds = record["seconds"]
     if seconds:
@@ -286,11 +284,19 @@ def _rate(stage: Mapping[str, Any], which: str) -> str:
     return f"\n{rate:,.{0 if rate >= 10 else 1}f}/s" if rate else ""
 
 
-def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what watermarks wait for, what would release each, and the other stages that wait for the same."""
+def cause_lines(record: Record) -> Iterator[str]:
+    """Yield what watermarks wait for, what would release each, and the other stages that wait for the same.
+
+    Args:
+        record: a status; it may have only `causes`.
+    """
+    before, causes = causes_of(record)
     if not causes:
-        yield "no watermark waits for anything"
+        unknown = "unknown: the first micro-batch has not been committed yet"
+        yield before or ("no watermark waits for anything" if record.get("micro_batch", 1) else unknown)
         return
+    if before:
+        yield before
     yield "what watermarks wait for"
     for cause in causes:
         yield f"  - {cause['text']}"

@@ -38,6 +38,7 @@ from arcbeam.page.timelines.charts import Chart
 from arcbeam.page.timelines.newest import Newest
 from arcbeam.page.views import Cell, JobRow
 from arcbeam.sizes import remembered
+from arcbeam.streaming.status.headline import causes_of, error_of, stopped
 from arcbeam.streaming.status.words import committed_at, driver_line
 
 _HERE: Final = Path(__file__).parent
@@ -197,7 +198,7 @@ class Pages:
         history = self._newest.merged(found.id, record, stored)
         span = _span(request, history)
         row, graph = states.row_of(found), self._graph(found.id, record)
-        ended, causes = views.causes_of(record)
+        ended, causes = causes_of(record)
         values = {
             "row": row,
             "blocked": _blocked(graph, record, row),
@@ -208,8 +209,8 @@ class Pages:
             "ended": ended,
             "starting": "" if record["micro_batch"] else "unknown: the first micro-batch has not been committed yet",
             # The headline says it of a silent driver.
-            "driver": "" if views.stopped(record) else driver_line(record),
-            "why": views.error_of(record),
+            "driver": "" if stopped(record) else driver_line(record),
+            "why": error_of(record),
             "quiet": bool(views.without_driver(record)),
             "graph": graph,
             "ids": {} if graph is None else graph.stages,
@@ -264,7 +265,7 @@ class Pages:
             return self._missing("job")
         # A page that is loaded, as after a request, shows what there is now.
         of = self._details.get(found.id, fresh=not request.url.path.endswith("/events")) or {}
-        followed, before = details.message_rows(of)
+        followed, before = details.message_rows(of, (found.record or {}).get("ended"))
         row = states.row_of(found)
         values = {
             "row": row,

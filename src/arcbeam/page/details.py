@@ -82,11 +82,20 @@ def metric_rows(details: Record) -> list[MetricRow]:
     return sorted(rows, key=lambda row: (row.step, row.name))
 
 
-def message_rows(details: Record) -> tuple[list[MessageRow], list[MessageRow]]:
-    """Return the messages, newest first: those that an open page follows, and those before them."""
+def message_rows(details: Record, ended: Record | None = None) -> tuple[list[MessageRow], list[MessageRow]]:
+    """Return the messages, newest first: those that an open page follows, and those before them.
+
+    Args:
+        details: of the job.
+        ended: how its driver ended, as in its status; None: it has not, or with a commit.
+    """
+    found = list(details.get("messages", ()))
+    # A driver writes its messages before it knows its end.
+    if ended and ended["why"] and not any(ended["why"] in each["text"] for each in found):
+        when = max((ended.get("time") or 0, *(each["time"] for each in found)))
+        found.append({"time": when, "level": "ERROR", "text": ended["why"]})
     rows = [
-        MessageRow(Cell("", shown(each["time"]), each["time"]), each["level"], each["text"])
-        for each in reversed(details.get("messages", ()))
+        MessageRow(Cell("", shown(each["time"]), each["time"]), each["level"], each["text"]) for each in reversed(found)
     ]
     size = 0
     for at, row in enumerate(rows):

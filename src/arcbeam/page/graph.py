@@ -10,16 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arcbeam.explain import LivePicture, as_live_svg, plan_of
-from arcbeam.page.views import (
-    earliest,
-    emitted_rate,
-    failing,
-    gap_text,
-    headline_of,
-    made_in_all,
-    stage_with,
-    without_driver,
-)
+from arcbeam.page.views import earliest, emitted_rate, gap_text, made_in_all, stage_with, without_driver
+from arcbeam.streaming.status.headline import failing, headline_of
 from arcbeam.streaming.status.words import Record, backlog_shown, bytes_shown
 
 PREFIX: Final = "g-"

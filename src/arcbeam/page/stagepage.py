@@ -11,20 +11,8 @@ from typing import Any, Final
 
 from arcbeam.model.plan import Plan
 from arcbeam.page.sources import Record
-from arcbeam.page.views import (
-    Cell,
-    Headline,
-    causes_of,
-    earliest,
-    emitted_rate,
-    failing,
-    gap,
-    headline_of,
-    made_in_all,
-    stage_with,
-    stopped,
-    without_driver,
-)
+from arcbeam.page.views import Cell, earliest, emitted_rate, gap, made_in_all, stage_with, without_driver
+from arcbeam.streaming.status.headline import Headline, causes_of, failing, headline_of, stopped
 from arcbeam.streaming.status.words import backlog_shown, bytes_shown, shown
 
 Fact = tuple[str, str]

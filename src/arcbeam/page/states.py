@@ -12,7 +12,8 @@ from typing import Any, Final
 from arcbeam.model.timestamps import long_shown
 from arcbeam.page import views
 from arcbeam.page.sources import Listed
-from arcbeam.page.views import Cell, Headline, JobRow
+from arcbeam.page.views import Cell, JobRow
+from arcbeam.streaming.status.headline import CANCELLED, Headline
 from arcbeam.streaming.status.words import is_over, shown
 
 _TERMINAL: Final = frozenset({"DONE", "DRAINED", "FAILED", "CANCELLED"})
@@ -87,9 +88,10 @@ def headline(job: Listed) -> Headline:
         return Headline(text, "its job server, or its network, answers again", level="error", label="No contact")
     match job.state:
         case "FAILED":
-            return Headline(job.why.partition("\n")[0] or "The job has failed.", level="error", label="Failed")
+            first, remedy = job.why.partition("\n")[0], "correct the cause of the error, and submit the job again"
+            return Headline(first or "its error is unknown", remedy=remedy, level="error", label="Failed")
         case "CANCELLED":
-            return Headline(views.CANCELLED, level="warning", label="Ended")
+            return Headline(CANCELLED, level="warning", label="Ended")
         case "DONE" | "DRAINED":
             return Headline(f"The job has ended: it is {job.state}.", label="Ended")
         case "STOPPED":

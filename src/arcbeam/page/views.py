@@ -5,11 +5,8 @@ Owns the choice; the words are those of `arcbeam status`. Returns plain text, wh
 
 from __future__ import annotations
 
-import re
-import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from arcbeam.model.timestamps import (
@@ -21,36 +18,25 @@ from arcbeam.model.timestamps import (
     long_shown,
 )
 from arcbeam.page.sources import Listed
-from arcbeam.streaming.status.status import drain_line
+from arcbeam.streaming.status.headline import Headline, headline, headline_of
 from arcbeam.streaming.status.words import (
     Record,
     ago,
     backlog_shown,
     bytes_shown,
     committed_at,
-    driver_line,
     is_over,
     overdue_line,
-    resume_line,
     shown,
     silent,
     state_of,
-    without_since,
 )
 
-_LONG_WAIT: Final = 60.0
-"""Seconds. A healthy stream always waits for something: only what has not moved for longer is shown as waiting."""
 AHEAD: Final = 60.0
 """Seconds. A watermark moves during a micro-batch, whose time is that of its start, and clocks of hosts differ."""
 _LONGEST_LINE: Final = 160
 """Characters."""
 _MINUTES: Final = len("2026-01-05 10:00")
-
-CANCELLED: Final = "The job was cancelled."
-_RESUMED: Final = "the job is resumed"
-
-_WELL = frozenset({"done", "drained"})
-"""The modes of jobs that ended as intended."""
 
 
 class Cell(NamedTuple):
@@ -76,39 +62,6 @@ NOTHING: Final = Cell("")
 
 
 @dataclass(frozen=True, slots=True)
-class Headline:
-    """A job's condition in a sentence.
-
-    Attributes:
-        text: the sentence.
-        frees: what would unblock the job; "" if nothing blocks it.
-        since: since when; "" if unknown.
-        at: a time, in microseconds since 1970; after the text comes how long ago it was. 0: none.
-        level: "good", "warning" or "error".
-        label: the word before the sentence; "": by the level.
-        stage: the stage that blocks the job; "": none does.
-    """
-
-    text: str
-    frees: str = ""
-    since: str = ""
-    level: str = "good"
-    label: str = ""
-    at: int = 0
-    stage: str = ""
-
-    @property
-    def ago(self) -> str:
-        """How long ago the time was, when the page was made."""
-        return ago(self.at)
-
-    @property
-    def word(self) -> str:
-        """The word before the sentence, so that colour is never alone."""
-        return self.label or {"good": "OK", "warning": "Waiting", "error": "Problem"}[self.level]
-
-
-@dataclass(frozen=True, slots=True)
 class JobRow:
     """A job in the list.
 
@@ -119,7 +72,7 @@ class JobRow:
         level: of its headline.
         rate, behind: figures.
         headline: its condition.
-        resumes: what resumes it; "" if it has ended well, or a driver runs it or may run it.
+        resumes: what to do about it; "" if it has ended well, or a driver runs it or may run it.
         order: of the list: newest first.
         last: its last micro-batch; no text if it has none.
     """
@@ -171,7 +124,7 @@ def row_of(job: Listed) -> JobRow:
     order = (record.get("driver") or {}).get("since", when)
     name = record.get("name") or job.label
     state = state_since(state_of(record), job.since or _since(record))
-    resumes = line.frees if record.get("ended") or record["mode"] == "suspended" else ""
+    resumes = line.remedy if record.get("ended") or record["mode"] == "suspended" else ""
     return JobRow(job.id, name, job.label, state, line.level, _rate(record), _lag(record), line, order, last, resumes)
 
 
@@ -191,57 +144,6 @@ def _since(record: Record) -> int:
     return int((record.get("driver") or {}).get("since", 0))
 
 
-def headline(record: Record) -> Headline:
-    """Return a job's condition: its end, else a missing driver, else its drain, else the first cause that decides."""
-    if (line := stopped(record)) is not None:
-        return line
-    deciding = [cause for cause in record["causes"] if cause.get("kind") == "driver" or cause.get("decides", True)]
-    troubled = any(cause.get("kind") in ("failure", "driver") for cause in deciding)
-    if (drains := drain_line(record)) and not troubled:
-        return Headline(drains, level="warning", label="Draining", stage=deciding[0]["stage"] if deciding else "")
-    if deciding:
-        return headline_of(record, next((cause for cause in deciding if not _is_ahead(record, cause)), deciding[0]))
-    if not record["micro_batch"]:
-        # The opening of a job with a TestStream has the script's first time, which is 0.
-        began = "; the job began" if record["time"] else ""
-        text = f"The first micro-batch has not been committed yet{began or '.'}"
-        return Headline(text, label="Starting", at=record["time"])
-    return Headline("No watermark waits for anything.")
-
-
-def stopped(record: Record) -> Headline | None:
-    """Return the condition of a job that no driver runs, or seems to run; None if one does."""
-    if (line := _stopped(record)) is None:
-        return None
-    return replace(line, text=_filled(record, line.text), frees=_filled(record, line.frees))
-
-
-def causes_of(record: Record) -> tuple[str, Sequence[Mapping[str, Any]]]:
-    """Return what a job's watermarks wait for, after a sentence that is needed if it has ended; "": it has not."""
-    if not is_over(record):
-        return "", record["causes"]
-    if record.get("ended") and record["causes"]:
-        return "When the job ended. If it is resumed, it waits for this again:", record["causes"]
-    return "Nothing: the job has ended.", ()
-
-
-def error_of(record: Record) -> str:
-    """Return the error with which a job ended, if its first line, which is in the headline, is not all; else ""."""
-    why = str((record.get("ended") or {}).get("why", ""))
-    return why if "\n" in why else ""
-
-
-_IN_TRANSFORM: Final = re.compile(r"(?:while running|in transform|in step) '([^\n]+?)'(?=[\s\]:;,.)]|$)", re.M)
-
-
-def failing(record: Record) -> str:
-    """Return the transform in which a job has failed, or its next micro-batch fails; "" if none does, or unknown."""
-    if ended := record.get("ended"):
-        found = _IN_TRANSFORM.search(ended["why"])
-        return found[1] if found else ""
-    return next((cause["stage"] for cause in record["causes"] if cause.get("kind") == "failure"), "")
-
-
 def stage_with(name: str, transforms: Mapping[str, str]) -> str:
     """Return the stage of a transform; "" if unknown.
 
@@ -252,70 +154,6 @@ def stage_with(name: str, transforms: Mapping[str, str]) -> str:
     above = (name[:at] for at in range(len(name), 0, -1) if at == len(name) or name[at] == "/")
     inside = (known for known in transforms if known.startswith(f"{name}/"))
     return next((transforms[each] for each in (*above, *inside) if each in transforms), "")
-
-
-def _filled(record: Record, text: str) -> str:
-    """Return a text in which commands name the job's folder."""
-    folder = record.get("folder")
-    return text.replace("resume FOLDER`", f"resume {shlex.quote(folder)}`") if folder else text
-
-
-def _stopped(record: Record) -> Headline | None:
-    if ended := record.get("ended"):
-        frees = resume_line(record, _RESUMED)
-        if ended["state"] == "CANCELLED":
-            return Headline(CANCELLED, frees, level="warning", label="Ended")
-        # The rest of a long error is under "Error".
-        first = ended["why"].partition("\n")[0]
-        why = f": {first}" if first else ""
-        return Headline(f"no driver is running this job: it is {ended['state']}{why}", frees, level="error")
-    if is_over(record):
-        mode = record["mode"]
-        return Headline(
-            f"The job has ended: it is {mode}.", level="good" if mode in _WELL else "warning", label="Ended"
-        )
-    if record["mode"] == "suspended":
-        text, frees = "No driver is running this job.", resume_line(record, _RESUMED)
-        return Headline(text, frees, level="warning", label="Suspended")
-    if silent(record) is not None:
-        return Headline(driver_line(record), level="error")
-    if line := overdue_line(record):
-        return Headline(line, level="error")
-    return None
-
-
-def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
-    """Return a cause as a sentence; a watermark that has just advanced is not waiting."""
-    since, is_failure = cause.get("since"), cause.get("kind") in ("failure", "driver")
-    level = "error" if is_failure else "warning"
-    if _is_ahead(record, cause):
-        return Headline("The job is running. Its watermarks are ahead of the clock, and hold nothing that is due.")
-    stage = cause.get("stage") or ""
-    if since is None:
-        return Headline(cause["text"], cause["frees"], level=level, stage=stage)
-    # The script of a TestStream moves the job's clock: how long ago by the real clock says nothing.
-    at = since["time"] if record.get("committed") is None else 0
-    if is_failure or (seconds := _seconds_since(record, since["time"])) >= _LONG_WAIT:
-        return Headline(without_since(cause), cause["frees"], shown(since["time"]), level, at=at, stage=stage)
-    text, label = "The job is running. The watermark that decides advanced", ""
-    if cause.get("time", 0) <= MIN_TIMESTAMP:
-        text, label = "The watermark that decides has not moved yet; the job started", "Starting"
-    if at:
-        return Headline(text, label=label, at=at)
-    return Headline(f"{text} {long_shown(seconds)} ago.", since=shown(since["time"]), label=label)
-
-
-def _is_ahead(record: Record, cause: Mapping[str, Any]) -> bool:
-    """Return whether a cause holds a watermark ahead of the clock. A TestStream's clock and watermark are unrelated."""
-    if cause.get("kind") in ("failure", "driver") or record.get("committed") is not None:
-        return False
-    return bool(time.time() * 1e6 < cause.get("time", MIN_TIMESTAMP) < END_OF_GLOBAL_WINDOW)
-
-
-def _seconds_since(record: Record, when: int) -> float:
-    """Return how long ago a time is, by the clock of the job: a TestStream moves its own."""
-    now = time.time() if record.get("committed") is None else record["time"] / 1e6
-    return max(0.0, now - when / 1e6)
 
 
 def figures(record: Record) -> Iterator[tuple[str, Cell]]:

@@ -26,7 +26,6 @@ from arcbeam.cli import main
 from arcbeam.errors import WorkerLostError
 from arcbeam.io import WithWatermark
 from arcbeam.model.shutdown import GracefulShutdown
-from arcbeam.page import views
 from arcbeam.page.sources import FolderSource
 from arcbeam.runner.job import Follower
 from arcbeam.spark.streaming.streamingjob import StreamRun
@@ -283,7 +282,7 @@ def test_headline_of_blocked_job_has_the_words_of_status(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Instead of a minute, some seconds, and half a minute.
-    monkeypatch.setattr(views, "_LONG_WAIT", 0.0)
+    monkeypatch.setattr("arcbeam.streaming.status.headline._LONG_WAIT", 0.0)
     monkeypatch.setattr(heartbeat, "_BUSY_SECONDS", 0.0)
     monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0.0 if name == "driver" else heartbeat.SILENT_SECONDS)
     of = CASES[name]

@@ -65,7 +65,7 @@ def test_killed_driver_is_reported_soon_after_it_is_overdue(tmp_path: Path, monk
     driver.wait()
     (headline,) = (html for id, html in json.loads(line.partition(b": ")[2]) if id == "headline")
     # This driver stores no job graph.
-    assert "If it is dead, resume the job: run its script again with its --checkpoint_dir" in headline
+    assert "if it is dead, resume the job: run its script again with its --checkpoint_dir" in headline
     note = record_of(blobs)["driver"]
     overdue = note["time"] / 1e6 + note["every"] + 1.0
     # A busy machine is slow.

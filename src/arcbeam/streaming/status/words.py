@@ -68,11 +68,11 @@ def has_program(record: Record) -> bool:
     return record.get("program") is not False
 
 
-def resume_line(record: Record, words: str = "resume the job") -> str:
-    """Return how to resume a job, as a part of a sentence that begins with some words."""
-    program = has_program(record)
-    command = resume_command("FOLDER", program)
-    return f"{words}: `{command}`" if program else f"{words}: {command}"
+def resume_line(record: Record) -> str:
+    """Return how to resume a job, as the end of a sentence."""
+    # A job server's status does not name the folder, and a command without it would not run.
+    folder = str(record.get("folder") or "")
+    return f"resume the job: {resume_command(folder, has_program(record) and bool(folder))}"
 
 
 def driver_line(record: Record) -> str:
@@ -85,13 +85,20 @@ def driver_line(record: Record) -> str:
     if (seconds := silent(record)) is None:
         return f"{name}: {doing}" if doing else name
     last = f"; its last note: {doing}" if doing else ""
-    return (
-        f"no driver seems to be running this job: {name}, has written nothing for {long_shown(seconds)}"
-        f"{last}. If it is dead, {resume_line(record)}"
-    )
+    return f"no driver seems to be running this job: {name}, has written nothing for {long_shown(seconds)}{last}"
 
 
 _OF_MICRO_BATCH: Final = re.compile(r"(?:running|committing) micro-batch (\d+)")
+_RUNNING: Final = re.compile(r"running micro-batch (\d+) for (\d+) s")
+
+
+def running_for(record: Record) -> tuple[int, float] | None:
+    """Return which micro-batch a job's driver runs, and for how many seconds; None if it runs none, or is silent."""
+    driver = record.get("driver")
+    if not driver or is_over(record) or silent(record) is not None:
+        return None
+    found = _RUNNING.match(_doing(record, driver))
+    return (int(found[1]), int(found[2]) + max(0.0, time.time() - driver["time"] / 1e6)) if found else None
 
 
 def _doing(record: Record, driver: Record) -> str:
@@ -107,10 +114,7 @@ def overdue_line(record: Record) -> str:
     if overdue(record) is None:
         return ""
     due = record["due"]
-    return (
-        f"no driver seems to be running this job: the work due at {shown(due)} ({ago(due)}) has not run; "
-        f"check its driver's process, or {resume_line(record)}"
-    )
+    return f"no driver seems to be running this job: the work due at {shown(due)} ({ago(due)}) has not run"
 
 
 def without_since(cause: Record) -> str:

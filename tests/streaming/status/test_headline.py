@@ -1,0 +1,92 @@
+"""The headline of a job in each condition: `arcbeam status`, its JSON and the page begin with it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from arcbeam.cli.status import _show
+from arcbeam.console.output import JsonOutput, TextOutput
+from arcbeam.page.app import app_of
+from arcbeam.page.sources import Listed
+from arcbeam.streaming.status.headline import headline
+from tests.golden.texts import check_message
+from tests.page import samples
+from tests.page.test_app import BASE
+
+NOW = samples.NOW
+_SECOND = 1_000_000
+FOLDER = "/data/it's a job"
+
+
+def _job(**changes: Any) -> dict[str, Any]:
+    return samples.record(3, NOW, folder=FOLDER, **changes)
+
+
+def _cause(seconds: int = 190, **changes: Any) -> dict[str, Any]:
+    cause = samples.record(3, NOW)["causes"][0]
+    return {"causes": [{**cause, "since": {"micro_batch": 40, "time": NOW - seconds * _SECOND}, **changes}]}
+
+
+def _driver(**changes: Any) -> dict[str, Any]:
+    return {"driver": {**samples.record(3, NOW)["driver"], **changes}}
+
+
+def _conditions() -> Iterator[tuple[str, dict[str, Any]]]:
+    why = "KeyError: 'user' [while running 'Sum/Map(total)']\n\nTraceback (most recent call last):\n  in total"
+    failed = {"state": "FAILED", "why": why, "time": NOW}
+    yield "failed", _job(ended=failed)
+    yield "failed-at-first", _job(ended=failed, micro_batch=0, causes=[])
+    yield "failed-with-transform-below", _job(ended={**failed, "why": "a task failed\nin transform 'Sum'"})
+    yield "failed-without-job-graph", _job(ended=failed, program=False)
+    yield "failed-of-a-server", samples.record(3, NOW, folder="", ended=failed)
+    yield "cancelled", _job(ended={"state": "CANCELLED", "why": ""})
+    yield "killed", _job(**_driver(time=NOW - 45 * _SECOND))
+    yield "overdue", _job(driver=None, due=NOW - 90 * _SECOND)
+    yield "suspended", _job(mode="suspended", driver=None)
+    yield "drained", _job(mode="drained", driver=None, causes=[])
+    yield "draining", _job(mode="draining")
+    yield "blocked", _job(**_cause())
+    failing = "micro-batch 42: KeyError: 'user', in transform 'Sum'"
+    frees = "a try of the micro-batch succeeds; the job fails after the last try"
+    yield "tries-again", _job(**_cause(kind="failure", stage="Sum", text=failing, frees=frees))
+    yield "slow", _job(**_driver(doing="running micro-batch 42 for 300 s"), **_cause(310))
+    yield "healthy", _job(**_cause(3))
+    yield "starting", _job(micro_batch=0, causes=[], time=NOW - 4 * _SECOND)
+
+
+@pytest.mark.parametrize(("condition", "record"), _conditions())
+def test_status_json_and_page_begin_with_the_headline(
+    condition: str, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW / 1e6)
+    line = headline(record)
+    check_message(f"headline-{condition}", line.line)
+    _show(TextOutput(), lambda: record, watch=False, every=1)
+    assert capsys.readouterr().out.splitlines()[0] == line.line
+    _show(JsonOutput(), lambda: record, watch=False, every=1)
+    assert json.loads(capsys.readouterr().out)["headline"] == line.as_record()
+    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE)
+    (shown,) = re.findall(r'<p class="headline[^>]*>(.*?)</p>', page.get("/job/a").text, re.S)
+    words = html.unescape(re.sub(r"<[^>]+>", " ", shown))
+    for part in (line.word, line.text, line.since, line.frees, line.remedy):
+        assert part in words
+
+
+def test_micro_batch_is_slow_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW / 1e6)
+    doing = "running micro-batch 42 for {} s"
+    assert headline(_job(**_driver(doing=doing.format(59)))).label != "Slow"
+    assert headline(_job(**_driver(doing=doing.format(60)))).label == "Slow"
+    note = _driver(doing=doing.format(50), time=NOW - 12 * _SECOND)
+    assert headline(_job(**note, time=NOW - 60 * _SECOND)).label == "Slow"
+    assert headline(_job(**_driver(doing=doing.format(99)), micro_batch=42)).label != "Slow", "it is committed"
+    trouble = {**_cause()["causes"][0], "kind": "driver", "text": "no task has run", "stage": ""}
+    assert headline(_job(**_driver(doing=doing.format(99)), causes=[trouble])).text == "no task has run"
