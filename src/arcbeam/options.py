@@ -321,7 +321,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         if endpoint is not None and endpoint[0] not in (LOOPBACK, "localhost"):
             raise InvalidPipelineError(
                 f"--page_address={self.page_address} is an address that other machines can reach",
-                "give only a port; for other machines, show the job with `arcbeam page`, which takes a token and TLS",
+                "give only a port; for other machines, show the job with arcbeam page, which takes a token and TLS",
             )
         return None if endpoint is None else endpoint[1]
 
@@ -354,7 +354,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             if len(parts) % 2 or not old or not new or found.get(old, new) != new:
                 raise InvalidPipelineError(
                     f"--stage_mapping={text} is not of the form old=new, or an earlier one maps the same stage",
-                    "map each stage once, from its name in `arcbeam inspect` to its name in `arcbeam explain`",
+                    "map each stage once, from its name by arcbeam inspect to its name by arcbeam explain",
                 )
             found[old] = new
         return found

@@ -307,11 +307,13 @@ def test_commands_control_jobs_of_server(client: Client, fake: Fake, monkeypatch
     assert json.loads(invoke("suspend", id, at, "--json").stdout)["path"] == "/jobs/savepoints/named"
     result = invoke("drain", id, at, "--wait=0.5")
     assert result.exit_code == 1
-    check_message("server-drain-not-ended", result.stderr, job=id)
+    check_message("server-drain-not-ended", result.stderr, job=id, at=at)
     assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
     # A protobuf Struct would turn integers into floats, and lose microseconds.
-    fake.status = {"micro_batch": 7, "time": 2**62 + 1}
-    assert json.loads(invoke("status", id, at, "--json").stdout) == {**fake.status, "overdue": None, "silent": None}
+    fake.status = {"micro_batch": 7, "time": 2**62 + 1, "mode": "running", "causes": []}
+    found = json.loads(invoke("status", id, at, "--json").stdout)
+    assert found == {**fake.status, "overdue": None, "silent": None, "headline": ANY}
+    assert found["headline"]["line"] == "OK: No watermark waits for anything."
     slow = threading.Event()
     fake.answer = lambda: assert_soon(slow)
     for command in ("suspend", "savepoint", "drain"):

@@ -140,7 +140,7 @@ def test_inspect_shows_job_graph_and_requests(job: Path) -> None:
     CommitLog.open(blobs, shape, Timestamp(9), program=lambda *_: name)
     requests.ask(blobs, requests.Asked.DRAIN, "last", Timestamp(5))
     lines = [" ".join(line.split()) for line in invoke(str(job)).stdout.splitlines()]
-    assert "resume: `arcbeam resume`: job graph 'words' of Beam 2.77.0, Python 3.11" in lines
+    assert {f"resume: arcbeam resume {job}", "job graph: 'words' of Beam 2.77.0, Python 3.11"} <= set(lines)
     assert any(line.startswith(f"job: words in {job} (id ") for line in lines)
     assert "drain last 2" in lines
     shown = json.loads(invoke(str(job), "--json").stdout)

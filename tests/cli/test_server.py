@@ -132,7 +132,7 @@ def test_cancel_times_out(client: Client, fake: Fake) -> None:
     id = client.run()
     result = invoke("cancel", id, endpoint(client), "--wait=0.05")
     assert result.exit_code == 1
-    check_message("server-cancel-not-ended", result.stderr, job=id)
+    check_message("server-cancel-not-ended", result.stderr, job=id, at=endpoint(client))
     fake.cancel_error = None
 
 

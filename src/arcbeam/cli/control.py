@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from arcbeam.cli.server import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
+from arcbeam.cli.server import ENDPOINT, PORT, TLS_CA, TOKEN_FILE, client_of
+from arcbeam.console.commandlines import command_line
 from arcbeam.console.output import Output
 from arcbeam.errors import ArcbeamError, JobFailedError, SetupError
 
@@ -126,7 +127,8 @@ def drain(
     if state in ("DRAINING", "RUNNING"):
         raise JobFailedError(
             f"{shown_job(job)} is still draining after {seconds:g} s",
-            "it continues to drain; see what is left with arcbeam status, or wait longer with --wait=SECONDS",
+            "it continues to drain; wait longer with --wait=SECONDS, or see what is left: "
+            + _line("status", job, endpoint),
         )
     if state:
         out.text(f"{job} is {state}", id=job, state=state)
@@ -157,9 +159,16 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
             state = client.end(job, seconds) or state
             if state == "CANCELLING":
                 raise JobFailedError(
-                    f"{job} is still being cancelled after {seconds:g} s", "see its state with `arcbeam jobs`"
+                    f"{job} is still being cancelled after {seconds:g} s",
+                    f"see its state: {_line('jobs', '', endpoint)}",
                 )
     out.text(f"{job} is {state}", id=job, state=state)
+
+
+def _line(command: str, job: str, endpoint: str) -> str:
+    """Return a command line about a job of a server, or in a folder."""
+    here = (job and is_folder(job)) or endpoint == f"localhost:{PORT}"
+    return command_line(command, shown_job(job), *(() if here else (f"--endpoint={endpoint}",)))
 
 
 def _head(blobs: DurableBlobs) -> Manifest | None:

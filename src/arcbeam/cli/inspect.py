@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from arcbeam.cli.status import cause_lines
+from arcbeam.console.commandlines import command_line
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.streaming.status.headline import headline
@@ -93,7 +94,7 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
             **({"ended": str(found.ended)} if found.ended else {}),
             "to publish": found.committables,
-            "resume": _job_graph(found),
+            **_job_graph(found),
             "side inputs": f"{found.side_files} files, {_bytes(found.side_bytes)}",
         }
     )
@@ -176,11 +177,12 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
             out.text(f"  - {problem}")
 
 
-def _job_graph(found: Inspection) -> str:
+def _job_graph(found: Inspection) -> dict[str, str]:
     if found.program is None:
-        return "run its script again: the folder holds no job graph"
+        return {"resume": "run its script again: the folder holds no job graph"}
     versions = ", ".join(f"{name.capitalize()} {version}" for name, version in found.program.versions.items())
-    return f"`arcbeam resume`: job graph '{found.program.name}' of {versions}"
+    graph = f"'{found.program.name}' of {versions}"
+    return {"resume": command_line("resume", found.location), "job graph": graph}
 
 
 def _time(moment: Timestamp | None) -> str:

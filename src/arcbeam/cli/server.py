@@ -7,6 +7,7 @@ quickly. The executor of pipelines is a parameter: this module must not know it.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import stat
 import sys
@@ -225,7 +226,7 @@ def token_of(file: Path | None) -> str | None:
         if (mode := stat.S_IMODE(file.stat().st_mode)) & (stat.S_IRWXO | stat.S_IWGRP):
             raise SetupError(
                 f"other users can read or change the token file {file} (mode {mode:04o})",
-                f"run `chmod 600 {file}`; for a secret that Kubernetes mounts, set defaultMode: 0400",
+                f"if Kubernetes mounts the secret, set defaultMode: 0400; else run: chmod 600 {shlex.quote(str(file))}",
             )
         token = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as e:

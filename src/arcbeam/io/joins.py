@@ -66,7 +66,7 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         if self._after < -self._before:
             raise ValueError(
                 f"JoinWithin(before={before}, after={after}): no element is at most {before} s earlier and at most "
-                f"{after} s later than another; `after` must be at least -`before`"
+                f"{after} s later than another; after must be at least -before"
             )
         if how not in ("inner", "left"):
             raise ValueError(

@@ -133,8 +133,8 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         if quantile is not None and importlib.util.find_spec("datasketches") is None:
             raise SetupError(
                 f"WithWatermark(quantile={quantile!r}): the package datasketches is not installed",
-                "`pip install datasketches` for the driver and the workers (for Python 3.14 it has no wheel: pip "
-                "builds it, with CMake, a C++ compiler and sources from GitHub), or use max_jump instead",
+                "use max_jump instead, or install it for the driver and the workers (for Python 3.14 it has no wheel: "
+                "pip builds it, with CMake, a C++ compiler and sources from GitHub): pip install datasketches",
             )
         self._observing = Observing(_span("delay", delay), Policy(policy), skew, idle, quantile, jump, confirmed_by)
 

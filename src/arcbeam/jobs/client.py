@@ -259,7 +259,7 @@ class JobClient:
                 case grpc.StatusCode.UNAVAILABLE:
                     raise SetupError(
                         f"no job server answers at {self._endpoint} ({details})",
-                        "start one with `arcbeam serve`, or give its --endpoint (and --tls-ca if it uses TLS)",
+                        "give its --endpoint (and --tls-ca if it uses TLS), or start one: arcbeam serve",
                     ) from e
                 case grpc.StatusCode.UNAUTHENTICATED:
                     raise SetupError(
@@ -268,7 +268,7 @@ class JobClient:
                 case grpc.StatusCode.UNIMPLEMENTED:
                     raise SubmissionError(
                         f"the job server at {self._endpoint} cannot do that: {details}",
-                        "use a job server of this version of arcbeam (`arcbeam serve`)",
+                        "use a job server of this version of arcbeam",
                     ) from e
                 case _:
                     raise ArcbeamError(f"the job server at {self._endpoint} failed: {code.name} {details}") from e
@@ -284,7 +284,7 @@ def _in_time(what: str, job_id: str, seconds: float) -> Iterator[None]:
             raise
         raise JobFailedError(
             f"'{what}' of {job_id} did not finish within {seconds:g} s",
-            "the job server continues with it: see `arcbeam jobs`, or repeat the command with a longer --wait",
+            "the job server continues with it: see its list of jobs, or repeat the command with a longer --wait",
         ) from e
 
 

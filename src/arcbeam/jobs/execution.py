@@ -41,7 +41,7 @@ class JobState(StrEnum):
     def request_remedy(self) -> str:
         """What to do about a request to a job in this state, which has no driver."""
         if self is JobState.STOPPED:
-            return "resume it first: start it again, or use `arcbeam resume` with its folder"
+            return "resume it first: start it again, or resume it from its folder"
         if self.terminal:
             return "nothing is left to do; to run it again, submit the pipeline again"
         return "try again when it is RUNNING: arcbeam jobs"

@@ -219,7 +219,7 @@ class Registry:
         """
         for record in self._records("WHERE id = ?", (id,)):
             return record
-        raise JobNotFoundError(f"there is no job '{id}'", "`arcbeam jobs` lists the jobs")
+        raise JobNotFoundError(f"there is no job '{id}'", "list the jobs: arcbeam jobs")
 
     def jobs(self) -> list[JobRecord]:
         """Return all jobs, oldest first."""

@@ -198,7 +198,7 @@ def test_sources_are_compared_with_the_savepoint() -> None:
     how = RestoreOptions("fresh", discard=True)
     back = taken(blobs, plan(source="more"), how)
     assert back.log.head.abandoned
-    assert list(back.losses(how)) == ["went back to savepoint 'fresh': 1 later micro-batch(es) are discarded"]
+    assert list(back.warnings(how)) == ["went back to savepoint 'fresh': 1 later micro-batch(es) are discarded"]
 
 
 def joined(*sources: str) -> Plan:

@@ -263,8 +263,8 @@ def _remedy(error: Exception) -> str:
     exited = isinstance(error, PySparkRuntimeError) and error.getCondition() == "JAVA_GATEWAY_EXITED"
     if exited or type(error).__name__ == "Py4JNetworkError":
         # Java has ended; only its own output says why.
-        return "check Java's output above; check --spark_master and --spark_conf, and run `arcbeam doctor`"
-    return "check --spark_master and --spark_conf, and run `arcbeam doctor`"
+        return "check Java's output above; check --spark_master and --spark_conf, and run: arcbeam doctor"
+    return "check --spark_master and --spark_conf, and run: arcbeam doctor"
 
 
 def _first_line(error: Exception) -> str:

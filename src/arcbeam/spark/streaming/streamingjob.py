@@ -51,7 +51,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.commitlog import CommitLog
-from arcbeam.store.log.jobname import job_label
+from arcbeam.store.log.jobname import job_label, resume_command
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.sweep import Swept
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
@@ -274,18 +274,13 @@ class StreamRun(Sinks, Watch):
         self._clock.start_at(log.head.time)
         # Another driver may have published what the opening contains.
         self._opened = log.head.micro_batch
-        for text in taken.losses(self._how):
+        for text in taken.warnings(self._how):
             self.warn(text)
         for move in taken.moved:
             text = "moved the state of stage '%s' from level %d to %d: the number of exchanges before it changed"
             _LOG.info(text, move.stage, move.source, move.target)
         if taken.rescaled_from is not None:
             _LOG.info("rescaled the state from %d to %d shards", taken.rescaled_from, taken.shards)
-        for stage in taken.idle:
-            self.warn(
-                f"stage '{stage}' is new, but all its inputs have ended, so it receives no elements. (A source that "
-                f"was renamed is read from its beginning.)"
-            )
         if log.head.mode in ENDED:
             self.warn(
                 f"{job_label(self._plan.name, blobs)} is already {log.head.mode}: nothing is left to do except perhaps "
@@ -353,7 +348,8 @@ class StreamRun(Sinks, Watch):
     def _how_to_continue(self) -> str:
         """Return what to do when the server that a job has lost runs again."""
         if self.kept:
-            return f"start the server, and resume the job: arcbeam resume {shown(self.store)}"
+            how = resume_command(shown(self.store), self._how.program is not None)
+            return f"start the server, and resume the job: {how}"
         return "start the server, and run the job again from the beginning: without --checkpoint_dir it keeps no state"
 
     def _is_over(self) -> bool:
@@ -476,7 +472,7 @@ class StreamRun(Sinks, Watch):
                 leave_trouble(self._blobs, self._trouble)
             except StoreError as e:
                 what = f"why micro-batch {event.micro_batch} fails"
-                _LOG.warning("%s: could not record for `arcbeam status` %s: %s", self._plan.name, what, e)
+                _LOG.warning("%s: could not record for arcbeam status %s: %s", self._plan.name, what, e)
 
     @override
     def begins(self, command: Command) -> None:

@@ -282,7 +282,7 @@ def _pip(arguments: list[str], target: Path) -> None:
         output = "\n".join(lines[-8:])
         raise SetupError(
             f"cannot install the workers' packages with pip ({' '.join(arguments)}):\n{output}",
-            "make sure that the same `pip install` works here, or install them on the executors and omit the option",
+            "make sure that this pip works here, or install them on the executors and omit the option",
         )
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from arcbeam.console.commandlines import command_line
 from arcbeam.errors import JobFailedError, RequestRefusedError
 from arcbeam.model.commits import CommitMode, deletion, renaming
 from arcbeam.model.timestamps import Timestamp
@@ -96,7 +96,7 @@ def unanswered_remedy(blobs: DurableBlobs, place: str) -> str:
         place: the folder, for people.
     """
     resume = resume_command(place, has_job_graph(blobs))
-    return f"check whether a driver runs: arcbeam status {shlex.quote(place)}; if not, resume the job: {resume}"
+    return f"check whether a driver runs: {command_line('status', place)}; if not, resume the job: {resume}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ def carried_out(
     if not answer.settled:
         raise JobFailedError(
             f"'{what}' of {job_in(blobs)} has begun, but did not finish within {seconds:g} s",
-            f"it continues; see its progress: arcbeam status {place}",
+            f"it continues; see its progress: {command_line('status', place)}",
         )
     if answer.said is Said.REFUSED:
         raise refusal(what, job_in(blobs), answer.text, answer.remedy)

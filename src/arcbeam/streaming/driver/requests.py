@@ -380,7 +380,7 @@ def _unmade(request: Request, head: Manifest) -> str:
     if request.what in (Asked.DELETE, Asked.RENAME):
         done = "deleted" if request.what is Asked.DELETE else f"renamed to '{request.new}'"
         return (
-            f"savepoint '{request.savepoint}' was not {done} in micro-batch {head.micro_batch}: list the savepoints "
-            "with `arcbeam savepoints`"
+            f"savepoint '{request.savepoint}' was not {done} in micro-batch {head.micro_batch}: list the savepoints, "
+            "and try again"
         )
     return f"micro-batch {head.micro_batch} did not become savepoint '{request.savepoint}': try again"

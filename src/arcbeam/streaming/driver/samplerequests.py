@@ -18,7 +18,7 @@ from arcbeam.streaming.assignment import SampleOrder
 from arcbeam.streaming.status.samples import KEPT_SECONDS, are_there, remove_old_samples
 
 _ALLOWED: Final = "start it, or resume it, with --page_samples: samples show data of its users"
-_STAGES: Final = "`arcbeam status` lists its stages"
+_STAGES: Final = "its status lists its stages"
 
 
 class _Place(Enum):

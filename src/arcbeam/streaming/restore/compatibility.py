@@ -109,7 +109,7 @@ def with_side_inputs(head: Manifest, shape: JobShape, blobs: DurableBlobs) -> Ma
         raise IncompatibleStateError(
             f"the state in '{blobs}' (micro-batch {head.micro_batch}) does not fit this pipeline:\n"
             + "\n".join(f"  - {line}" for line in wrong),
-            "run the job with its previous side inputs until nothing waits (`arcbeam status` shows what waits), and "
+            "run the job with its previous side inputs until nothing waits (its status shows what waits), and "
             "change them then; or read the new ones in another DoFn with a new name",
         )
     progress = progress_of(head)

@@ -90,12 +90,17 @@ class Taken:
     idle: tuple[str, ...] = ()
     discarded: int = 0
 
-    def losses(self, how: RestoreOptions) -> Iterator[str]:
-        """Yield what was discarded as the options allow it, for people."""
+    def warnings(self, how: RestoreOptions) -> Iterator[str]:
+        """Yield what was discarded as the options allow it, and which stages do nothing, for people."""
         if self.discarded:
             yield f"went back to savepoint '{how.savepoint}': {self.discarded} later micro-batch(es) are discarded"
         for lost in self.dropped:
             yield f"discarded because of --allow_dropped_state: {lost}"
+        for stage in self.idle:
+            yield (
+                f"stage '{stage}' is new, but all its inputs have ended, so it receives no elements. (A source that "
+                f"was renamed is read from its beginning.)"
+            )
 
 
 def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int, now: Timestamp, driver: str) -> Taken:
