@@ -108,6 +108,7 @@ _CACHES_APART = {
     "spark/tasks/shipping.py": "the files that a session has",
     "spark/session/sessions.py": "facts about sessions",
     "spark/session/driver.py": "facts about sessions",
+    "spark/session/ownership.py": "facts about sessions",
     "spark/session/remote.py": "facts about sessions",
     "harness/transforms/chains.py": "facts about code, for error messages",
     "harness/streaming/state.py": "listeners of changes",

@@ -192,3 +192,24 @@ def test_signal_without_running_job_kills(what: str, code: int) -> None:
     """After the job's end, before anyone has waited for it; and in a forked child, which has no threads."""
     root = Path(__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", _WITHOUT_A_JOB, what], cwd=root, timeout=WAIT).returncode == code
+
+
+_OF_A_CHILD = """
+import os, signal, sys
+from tests.jobs.test_termination import WAIT, Fake, SigtermWatch
+watch, of_parent, of_child = SigtermWatch(), Fake(id="of parent"), Fake(id="of child")
+watch.add(of_parent)
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+watch.add(of_child)
+signal.raise_signal(signal.SIGTERM)
+assert of_child.over.wait(WAIT)
+assert watch.ended(of_child)
+assert not of_parent.asked, "the parent's jobs end with the parent"
+sys.exit(7)
+"""
+
+
+def test_signal_to_forked_child_ends_its_own_job() -> None:
+    root = Path(__file__).resolve().parents[2]
+    assert subprocess.run([sys.executable, "-c", _OF_A_CHILD], cwd=root, timeout=WAIT).returncode == 7

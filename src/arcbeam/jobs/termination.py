@@ -201,13 +201,15 @@ class SigtermWatch:
         found = signal.getsignal(signal.SIGTERM)
         if found not in (signal.SIG_DFL, self._handle) or job.ended:
             return
+        if self._process != os.getpid():
+            # In a forked child: its parent's jobs are none of its own, and its parent's relay has no thread here.
+            self._jobs, self._again, self._seen = (), {}, set()
+            self._signals, self._process = _relay(self._act), os.getpid()
         # SUBTLE: the job comes first. A signal that finds the handler, but no job, kills.
         with self._changing:
             if job not in self._jobs:
                 self._jobs = (*(each for each in self._jobs if not each.ended), job)
         if found is signal.SIG_DFL:
-            if self._signals is None or self._process != os.getpid():
-                self._signals, self._process = _relay(self._act), os.getpid()
             signal.signal(signal.SIGTERM, self._handle)
 
     def ended(self, job: Endable) -> bool:

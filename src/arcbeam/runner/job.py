@@ -39,7 +39,7 @@ from arcbeam.spark import daemon
 from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.remote import impatient
-from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
+from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, open_session, pooled, prepared
 from arcbeam.spark.streaming import streamingjob
 from arcbeam.store.blobs.backends import shown
 from arcbeam.store.blobs.errors import FencedError
@@ -217,7 +217,7 @@ class Job:
             if isinstance(e, ArcbeamError):
                 raise
             # Spark's driver may die between Spark jobs, too.
-            raise driver.lost(self._spark, e, is_own(self._spark)) or e  # noqa: B904
+            raise driver.lost(self._spark, e) or e  # noqa: B904
         finally:
             self._ended.set()
             if not options.keep_job_temp:

@@ -85,10 +85,10 @@ class Alive:
 def test_failed_task_is_not_taken_for_the_end_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=Alive()))
     error = RuntimeError("Job aborted due to stage failure: Lost task 0.0: java.net.SocketException: Broken pipe")
-    assert driver.lost(Alive(), error, own=True) is None
+    assert driver.lost(Alive(), error) is None
 
 
 def test_live_driver_is_kept(spark: Any) -> None:
     assert driver.death(spark) is None
-    assert driver.lost(spark, ValueError("something else"), own=True) is None
+    assert driver.lost(spark, ValueError("something else")) is None
     assert spark.range(3).count() == 3

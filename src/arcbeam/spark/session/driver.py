@@ -15,9 +15,9 @@ import weakref
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from arcbeam.errors import DriverLostError
+from arcbeam.spark.session.ownership import forget_gateway, is_own
 
 _DYING_SECONDS = 10.0
 """How long a driver may take to end after it has shut its jobs down."""
@@ -56,7 +56,7 @@ def death(spark: Any) -> str | None:
         return f"its gateway does not answer: {e.strerror or e}"
 
 
-def lost(spark: Any, error: Exception, own: bool) -> DriverLostError | None:
+def lost(spark: Any, error: Exception) -> DriverLostError | None:
     """Return the error to raise if an exception came because the session's driver has died; None if it lives.
 
     A dead session is dropped, so that the next one starts a new driver.
@@ -64,7 +64,6 @@ def lost(spark: Any, error: Exception, own: bool) -> DriverLostError | None:
     Args:
         spark: the session.
         error: the exception that a call of Spark raised.
-        own: whether arcbeam made the session, so that the next pipeline automatically gets a new one.
     """
     text = f"{type(error).__name__}: {error}"
     if not _SIGNS.search(text):
@@ -77,6 +76,7 @@ def lost(spark: Any, error: Exception, own: bool) -> DriverLostError | None:
     if why is None:
         return None
     drop(spark, why)
+    own = is_own(spark)
     memory = (
         "give it more memory (--spark_conf spark.driver.memory=8g)" if own else "set its spark.driver.memory to more"
     )
@@ -104,11 +104,7 @@ def drop(spark: Any, why: str) -> None:
             context._jsc = None
             with contextlib.suppress(Exception):
                 context._accumulatorServer.shutdown()
-        SparkContext._active_spark_context = None
-        SparkContext._gateway = None
-        SparkContext._jvm = None
-    SparkSession._instantiatedSession = None
-    SparkSession._activeSession = None
+        forget_gateway()
     if _is_connect(spark):
         with contextlib.suppress(Exception):
             spark.release_session_on_close = False

@@ -35,6 +35,7 @@ from arcbeam.spark.session import driver, heap, interpreter, remote, sparklog
 from arcbeam.spark.session.java import require_java
 from arcbeam.spark.session.launch import launching
 from arcbeam.spark.session.listening import Listening, on_loopback
+from arcbeam.spark.session.ownership import is_inherited, is_own, note_own, refuse_inherited
 from arcbeam.spark.session.remote import is_connect
 
 _LOG = logging.getLogger("arcbeam")
@@ -97,11 +98,12 @@ def open_session(options: SessionOptions) -> SparkSession:
 
     Raises:
         SetupError: a setting is malformed; Spark cannot start (no Java, an address that does not answer); the driver of
-            the user's own session is dead; or its Connect server has lost it.
+            the user's own session is dead; its Connect server has lost it; or it is that of the parent of this process.
         EnvironmentMismatchError: the workers of the user's own local session cannot run arcbeam's tasks.
     """
     settings(options)
     active = active_session() or remote.closed_session()
+    refuse_inherited(active)
     if active is not None and (lost := remote.unreachable(active)) is not None:
         if not is_own(active):
             raise SetupError(lost.message, "make a new SparkSession: stop this one, and connect to the server again")
@@ -192,21 +194,15 @@ def new_session(options: SessionOptions) -> SparkSession:
             session: SparkSession = builder.getOrCreate()
     except Exception as e:
         raise SetupError(f"no Spark session on {where}: {_first_line(e)}", _remedy(e)) from e
-    _own.add(session)
+    note_own(session)
     if options.remote:
         _remotes[session] = options.remote
     announce(f"Spark is ready ({time.monotonic() - started:.1f} s)")
     return session
 
 
-_own: weakref.WeakSet[Any] = weakref.WeakSet()
 # The addresses of sessions of a Connect server.
 _remotes: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-
-
-def is_own(spark: SparkSession) -> bool:
-    """Return whether arcbeam built the session, not the user."""
-    return spark in _own
 
 
 @contextlib.contextmanager
@@ -240,8 +236,8 @@ def _uninterrupted() -> Iterator[None]:
 def active_session() -> SparkSession | None:
     """Return the session on which a pipeline would run by default, dead or alive; None if one would be built."""
     started = SparkSession._instantiatedSession
-    if started is not None and not is_remote() and driver.death(started) is not None:
-        return started  # dead: call nothing on it
+    if started is not None and not is_remote() and (is_inherited(started) or driver.death(started) is not None):
+        return started  # dead, or of another process: call nothing on it
     try:
         # SUBTLE: a thread has its own "active" session; the process's default session is found from any thread.
         session: SparkSession = SparkSession.active()
@@ -369,8 +365,8 @@ def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
 def replaced(spark: SparkSession) -> SparkSession:
     """Return a new session on the Connect server of a lost one, for its jobs; see `remote.renewed`."""
     new = remote.renewed(spark, _JOB_SETTINGS)
-    if spark in _own:
-        _own.add(new)
+    if is_own(spark):
+        note_own(new)
     return new
 
 

@@ -45,7 +45,7 @@ from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.sizes import threshold
 from arcbeam.spark.session import driver, remote
-from arcbeam.spark.session.sessions import is_own, replaced
+from arcbeam.spark.session.sessions import replaced
 from arcbeam.spark.streaming.dataframes import MicroBatchFrames
 from arcbeam.spark.streaming.leveltask import LevelReport, OpenGraceful, StreamingJob, error_stage
 from arcbeam.spark.streaming.rows import reports_in
@@ -231,7 +231,7 @@ class SparkCluster(Cluster):
         failed: ArcbeamError | None = error if isinstance(error, ArcbeamError) else None
         if failed is None and isinstance(error, Exception):
             # Errors outside of Spark jobs: while they are planned.
-            failed = driver.lost(self._spark, error, is_own(self._spark)) or remote.lost(self._spark, error)
+            failed = driver.lost(self._spark, error) or remote.lost(self._spark, error)
         if failed is None:
             _LOG.error("%s", what, exc_info=error)
             failed = JobFailedError(f"{what}: {type(error).__name__}: {error}")

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from arcbeam.model import texts
 from arcbeam.spark.session import driver, remote
-from arcbeam.spark.session.sessions import interrupt, is_own, tagged
+from arcbeam.spark.session.sessions import interrupt, tagged
 from arcbeam.spark.tasks.failure import as_job_failure
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -70,7 +70,7 @@ def collected(
             return frame.collect()
     except Exception as e:
         # These errors already decide whether Spark's own text adds something.
-        lost = driver.lost(spark, e, is_own(spark)) or remote.lost(spark, e)
+        lost = driver.lost(spark, e) or remote.lost(spark, e)
         raise lost or as_job_failure(e, location, running, stage)  # noqa: B904
 
 
