@@ -245,7 +245,9 @@ class Job:
             if cancelled:
                 self._log("cancelled before it began to run; nothing is committed: submit or resume it again")
         elif isinstance(error, FencedError | errors.SubmitterLostError):
-            self._log(f"ended at micro-batch {status.micro_batch}: {error.message}")
+            # A takeover was reported when this driver noticed it.
+            why = "another driver runs the job" if isinstance(error, FencedError) and not cancelled else error.message
+            self._log(f"ended at micro-batch {status.micro_batch}: {why}")
         else:
             how = "cancelled" if cancelled else "failed"
             self._log_end(f"{how} at micro-batch {status.micro_batch}", kept=run.kept)
@@ -255,11 +257,8 @@ class Job:
         assert isinstance(run, streamingjob.StreamRun)
         resume = f"resume it: {resume_command(shown(run.store), self._program is not None)}"
         resume = f"remove the cause of its error, then {resume}" if how.startswith("failed") else resume
-        self._log(
-            f"{how}; {resume}"
-            if kept
-            else f"{how}; without --checkpoint_dir it keeps no state: run it again from the beginning"
-        )
+        restart = "without --checkpoint_dir it keeps no state: run it again from the beginning"
+        self._log(f"{how}; {resume if kept else restart}")
 
     def _log(self, text: str) -> None:
         """Log how the job ended."""

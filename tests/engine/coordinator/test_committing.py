@@ -134,19 +134,19 @@ def test_overtaken_driver_ends_at_once() -> None:
         start                       -> run 1.0
         reports due 50              -> propose 1 running
         committed                   -> wait 50
-        overtaken                   -> tear down sum rates read; wait 20
+        overtaken                   -> warn; tear down sum rates read; wait 20
     """)
     driver.say("torn down")
     assert driver.end is not None
     assert driver.end.why == "host7"
     play("""
         start                       -> run 1.0
-        overtaken                   -> abandon 1.0; tear down sum rates read; wait 20
+        overtaken                   -> warn; abandon 1.0; tear down sum rates read; wait 20
     """)
     play("""
         start                       -> run 1.0
         reports more                -> propose 1 running
-        overtaken                   -> tear down sum rates read; wait 20
+        overtaken                   -> warn; tear down sum rates read; wait 20
         conflict                    -> -
     """)
 
@@ -159,7 +159,7 @@ def test_conflict_ends_job_and_refusal_is_retried() -> None:
         clock 10                    -> propose 1 running
         committed                   -> run 2.0
         reports more                -> propose 2 running
-        conflict                    -> tear down sum rates read; wait 30
+        conflict                    -> warn; tear down sum rates read; wait 30
         torn down                   -> failed
     """)
     assert driver.end is not None

@@ -282,9 +282,9 @@ def test_idle_driver_notices_takeover_within_seconds() -> None:
         world.driver.handle(ClockAdvanced(world.time))
     assert len(world.taken) == taken, "the machine did not request the time"
     began = world.time
-    _overtaken(world, blobs)
+    why = _overtaken(world, blobs)
     assert world.time - began <= TAKEOVER_CHECKS + 10
-    assert world.story == ["run 1", "tear down join rates read"]
+    assert world.story == ["run 1", f"warn {why}", "tear down join rates read"]
 
 
 @pytest.mark.contract("STORE-03")
@@ -293,8 +293,8 @@ def test_driver_of_long_micro_batch_notices_takeover() -> None:
     world = World(blobs=blobs)
     world.driver.handle(world.todo.pop(0))
     world.todo.clear()  # the micro-batch does not end
-    _overtaken(world, blobs)
-    assert world.story == ["run 1", "abandon 1.0", "tear down join rates read"]
+    why = _overtaken(world, blobs)
+    assert world.story == ["run 1", f"warn {why}", "abandon 1.0", "tear down join rates read"]
 
 
 @pytest.mark.contract("STORE-03")

@@ -52,7 +52,9 @@ def fail(state: JobState, why: str) -> None:
 
 
 def overtaken(state: JobState, why: str) -> None:
-    """Another driver runs the job: end soon, to not be in its way."""
+    """Another driver runs the job: end soon, to not be in its way. The cause is reported before teardown."""
+    if state.phase not in (Phase.SHUTTING_DOWN, Phase.TEARING_DOWN):
+        state.warn(why)
     break_off(state, Mode.FAILING, End(EndState.FAILED, why), hasty=True)
 
 

@@ -64,7 +64,7 @@ from arcbeam.streaming.task.finalizing import CONFIRMED_KEPT, Confirmed, LastWor
 
 _LOG = logging.getLogger("arcbeam.streaming")
 
-_CLOSING_SECONDS = 30.0
+_CLOSING_SECONDS, _HASTY_CLOSING_SECONDS = 30.0, 1.0
 _SHARE_OF_CALLS = 0.9
 """The share of the time for the last calls that they may use; the rest is for their results."""
 
@@ -371,8 +371,12 @@ class SparkCluster(Cluster):
             errors = (f"{type(e).__name__}: {e}",)
         self._inbox.put(TornDown(self._clock.now(), errors))
 
-    def close(self) -> None:
-        """Run nothing more. Cancel what runs, and wait a limited time until it has ended."""
+    def close(self, *, hasty: bool = False) -> None:
+        """Run nothing more. Cancel what runs, and wait a limited time until it has ended.
+
+        Args:
+            hasty: another driver runs the job. Then its user must not wait for this one's error.
+        """
         self._give_up()
         self._hastened.set()
         self._closed.set()
@@ -380,4 +384,4 @@ class SparkCluster(Cluster):
         for worker in (self._worker, self._publisher):
             ended = threading.Thread(target=worker.shutdown, kwargs={"cancel_futures": True}, daemon=True)
             ended.start()
-            ended.join(_CLOSING_SECONDS)
+            ended.join(_HASTY_CLOSING_SECONDS if hasty else _CLOSING_SECONDS)

@@ -324,7 +324,7 @@ class StreamRun(Sinks, Watch):
             history.close("" if self._end is None else f"{self._end.state.value} {self._end.why}".strip())
             if reader is not None:
                 reader.close()
-            cluster.close()
+            cluster.close(hasty=log.fenced() is not None)
         assert end is not None
         match end.state:
             case EndState.FAILED:
