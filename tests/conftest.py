@@ -35,6 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
+def pytest_unconfigure() -> None:
+    """Forget the jobs of tests that did not wait for them, so that the process does not wait either."""
+    if unawaited := sys.modules.get("arcbeam.runner.unawaited"):
+        unawaited.UNAWAITED._jobs.clear()
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     """Report which random examples are tried."""
     return f"examples of seed {seed}" if (seed := _seed(config)) else "the same random examples as always"

@@ -151,9 +151,10 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     says so. --runner in ARGUMENTS replaces arcbeam as the default.
     """
     from arcbeam.cli.scriptoptions import pipelines_of_a_script
+    from arcbeam.runner.unawaited import UNAWAITED
 
     try:
-        with pipelines_of_a_script(arguments) as pipelines:
+        with pipelines_of_a_script(arguments) as pipelines, UNAWAITED.finished():
             run_script(script, list(arguments))
     except ArcbeamError:
         raise

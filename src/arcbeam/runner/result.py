@@ -15,12 +15,15 @@ from arcbeam.jobs.termination import SIGTERMS, TERMINATED, await_event
 from arcbeam.model.plan import Plan
 from arcbeam.runner.asking import Asking
 from arcbeam.runner.job import Job, Message
+from arcbeam.runner.unawaited import UNAWAITED
 from arcbeam.store.log.requests import Asked
 from arcbeam.streaming.status.status import Status
 
 
 class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
     """A submitted job. It runs on a separate thread.
+
+    If the program ends before the job, the process waits for the job.
 
     Its `state` is RUNNING, DRAINING or CANCELLING while it runs, and then DONE, DRAINED, STOPPED (suspended: it can be
     resumed), CANCELLED or FAILED.
@@ -38,6 +41,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         self._ended = threading.Event()
         # Before the job runs: a SIGTERM without a known job kills the process, and the job could not report its end.
         SIGTERMS.add(job)
+        UNAWAITED.add(self)
         threading.Thread(target=self._work, name=f"job-{job.id}", daemon=True).start()
 
     def _work(self) -> None:
@@ -48,18 +52,34 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
             cancelled = self._job.cancelled or isinstance(e, JobCancelledError)
             self._state = PipelineState.CANCELLED if cancelled else PipelineState.FAILED
         finally:
+            if self._state != PipelineState.FAILED:
+                UNAWAITED.remove(self)
             self._ended.set()
+
+    @property
+    def name(self) -> str:
+        """Of the job, for people."""
+        return self._job.name
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._ended.is_set()
 
     @property
     def state(self) -> str:
         """The current state."""
-        return self._state if self._ended.is_set() else self._job.state
+        if not self._ended.is_set():
+            return self._job.state
+        UNAWAITED.remove(self)
+        return self._state
 
     def wait_until_finish(self, duration: float | None = None) -> str:
         """Wait for the end of the job.
 
         Args:
-            duration: milliseconds to wait at most; None: until the job ends.
+            duration: milliseconds to wait at most; None: until the job ends. If the job runs longer, the end of the
+                program cancels it.
 
         Returns:
             The state.
@@ -76,6 +96,10 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         except KeyboardInterrupt:
             self.cancel()
             raise
+        if self._ended.is_set():
+            UNAWAITED.remove(self)
+        else:
+            UNAWAITED.give_up(self)
         signalled = self._ended.is_set() and SIGTERMS.ended(self._job)
         if signalled and self._state in (PipelineState.STOPPED, PipelineState.CANCELLED):
             SIGTERMS.await_told()
@@ -124,6 +148,8 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
             RequestRefusedError: the job is being suspended, has ended, or is a batch job.
         """
         self._request(Asked.DRAIN, savepoint)
+        if not self.ended:
+            UNAWAITED.add(self)
         return self.state
 
     def suspend(self, savepoint: str | None = None) -> str:
