@@ -63,3 +63,19 @@ def test_within_returns_or_raises_result() -> None:
         texts.within(60, lambda: 1 // 0)
     with pytest.raises(RuntimeError, match="ended by SystemExit"):
         texts.within(60, sys.exit)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\nc", "a\tb\nc"),
+        ("a\r\nb", "a\nb"),
+        ("a\rb", "a\\rb"),
+        ("\x1b[31mred\x07\x00\x7f\x9b", "\\x1b[31mred\\x07\\x00\\x7f\\x9b"),
+        ("user \u202egnp.exe\u2066\u061c", "user \\u202egnp.exe\\u2066\\u061c"),
+        ("one\u2028line", "one\\u2028line"),
+        ("Größe 日本 👩\u200d🚀 שלום", "Größe 日本 👩\u200d🚀 שלום"),
+    ],
+)
+def test_what_a_terminal_obeys_is_escaped(text: str, shown: str) -> None:
+    assert texts.visible(text) == shown

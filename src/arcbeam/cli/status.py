@@ -19,6 +19,7 @@ from arcbeam.cli.server import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.console.commandlines import command_line
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import SetupError
+from arcbeam.model.texts import visible
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, behind_shown, long_shown
 from arcbeam.store.log.jobname import job_label
 from arcbeam.streaming.status.headline import causes_of, error_of, headline, stopped
@@ -155,7 +156,7 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
             while not is_over(record):
                 # The causes before the table, which may be longer than the screen.
                 lines = "\n".join((*_job_lines(record), "", *cause_lines(record), ""))
-                live.update(Group(Text(lines), _table(record, console.width)), refresh=True)
+                live.update(Group(Text(visible(lines)), _table(record, console.width)), refresh=True)
                 time.sleep(every)
                 record = look()
     finally:
@@ -170,6 +171,7 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
 def _table(record: Record, width: int = _WIDE) -> Table:
     """Return a table of a job's stages with the columns that fit into a width."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     columns = [column for column, wanted in _COLUMNS.items() if width >= wanted]
@@ -177,7 +179,7 @@ def _table(record: Record, width: int = _WIDE) -> Table:
         table.add_column(column, overflow="fold", justify="right" if column == "late" else "left")
     for stage in record["stages"]:
         cells = dict(zip(_COLUMNS, _cells(stage, record["time"]), strict=True))
-        table.add_row(*(cells[column] for column in columns))
+        table.add_row(*(Text(visible(cells[column])) for column in columns))
     return table
 
 

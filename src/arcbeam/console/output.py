@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 from arcbeam.errors import ArcbeamError
+from arcbeam.model.texts import visible
 
 
 class Output(Protocol):
@@ -39,7 +40,7 @@ class Output(Protocol):
 
 
 class TextOutput:
-    """For people.
+    """For people. What a terminal would obey is escaped.
 
     Args:
         out: where results go (default: stdout).
@@ -54,7 +55,7 @@ class TextOutput:
     def table(self, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         """Print aligned columns; the last one is not padded."""
         self._end_progress()
-        cells = [[str(row.get(column, "")) for column in columns] for row in rows]
+        cells = [[visible(str(row.get(column, ""))) for column in columns] for row in rows]
         widths = [max([len(column), *(len(line[i]) for line in cells)]) for i, column in enumerate(columns)]
         for line in [list(columns), *cells]:
             padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
@@ -65,15 +66,16 @@ class TextOutput:
         self._end_progress()
         width = max((len(name) for name in fields), default=0)
         for name, value in fields.items():
-            print(f"{name + ':':<{width + 1}} {value}", file=self._out)
+            print(visible(f"{name + ':':<{width + 1}} {value}"), file=self._out)
 
     def text(self, text: str, **fields: Any) -> None:
         """Print the text alone."""
         self._end_progress()
-        print(text, file=self._out)
+        print(visible(text), file=self._out)
 
     def progress(self, text: str, **fields: Any) -> None:
         """Print one line that overwrites the previous one; without a terminal, a line each time."""
+        text = visible(text)
         if self._err.isatty():
             # A line longer than the terminal's width could not be overwritten.
             text = text[: shutil.get_terminal_size().columns - 1]
@@ -85,7 +87,7 @@ class TextOutput:
     def error(self, error: BaseException) -> None:
         """Print `error: message`; the text of arcbeam's errors contains the remedy."""
         self._end_progress()
-        print(f"error: {error}", file=self._err)
+        print(visible(f"error: {error}"), file=self._err)
 
     def _end_progress(self) -> None:
         if self._progress_width:

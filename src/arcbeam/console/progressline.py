@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
+from arcbeam.model.texts import visible
+
 _LOG = logging.getLogger("arcbeam")
 
 _QUIET_SECONDS = 2.0
@@ -84,7 +86,7 @@ def announce(text: str, stream: TextIO | None = None) -> None:
     if _LOG.isEnabledFor(logging.INFO):
         _LOG.info("%s", text)
     elif _LOG.isEnabledFor(logging.WARNING):
-        print(f"arcbeam: {text}", file=stream if stream is not None else sys.stderr, flush=True)
+        print(f"arcbeam: {visible(text)}", file=stream if stream is not None else sys.stderr, flush=True)
 
 
 def watched() -> bool:

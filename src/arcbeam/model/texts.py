@@ -1,7 +1,8 @@
 """Texts from user code, made safe for every output of a process.
 
 Owns three bounds. A text can be encoded: a lone surrogate, as in names of files, would stop the senders of PySpark,
-gRPC and SQLite. It has a readable length. It is produced within a time limit, because a `__str__` is user code. Must
+gRPC and SQLite. It has a readable length. It is produced within a time limit, because a `__str__` is user code. And
+owns what is escaped on terminals and pages: they obey some characters, and others reorder the words around them. Must
 not know the texts, nor their readers.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 LONGEST = 100_000
 """The maximum of characters; of a longer text, the end and three times as much of the beginning are kept."""
@@ -18,7 +19,17 @@ LONGEST = 100_000
 SECONDS = 10.0
 """The time limit for user code to describe an exception or an element."""
 
+# Control characters but tabs and ends of lines, marks of the direction of writing, and separators of lines.
+_OBEYED: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 T = TypeVar("T")
+
+
+def visible(text: str) -> str:
+    """Return the text with escapes in place of the characters that a terminal or browser would obey."""
+    if _OBEYED.search(text) is None:
+        return text
+    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def fit(text: str, longest: int = LONGEST) -> str:

@@ -24,6 +24,7 @@ from starlette.staticfiles import StaticFiles
 
 from arcbeam.explain import STYLE, plan_of
 from arcbeam.model.plan import Plan
+from arcbeam.model.texts import visible
 from arcbeam.page import details, samplepages, stagepage, states, views
 from arcbeam.page.control import ControlPages, links
 from arcbeam.page.exposition import CONTENT_TYPE, exposition
@@ -94,9 +95,10 @@ class Pages:
         self._source, self._board = source, Board()
         # Escapes all values, whatever a template is called.
         self._templates = Environment(
-            loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined
+            loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined, finalize=_visible
         )
         self._templates.globals |= {"cell": _cell, "numbers": _numbers, "parted": _parted}
+        self._templates.filters["shortened"] = views.shortened
         self._drawn: OrderedDict[tuple[str, int], tuple[Record, float, Sequence[Chart]]] = OrderedDict()
         self._newest = Newest()
         self._details = Kept(source.details, DETAILS_SECONDS, HISTORIES)
@@ -324,6 +326,14 @@ def _escaped(text: str, hint: str, at: int, ago: str) -> str:
 def _parted(name: str) -> Markup:
     """Return the name of a transform, in which a line may break after a slash and before a parenthesis."""
     return Markup("/<wbr>").join(Markup("<wbr>(").join(part.split("(")) for part in name.split("/"))
+
+
+def _visible(value: object) -> object:
+    """Return a value of a template; see `texts.visible`."""
+    if not isinstance(value, str):
+        return value
+    # An escape has nothing that a browser would obey.
+    return Markup(visible(value)) if isinstance(value, Markup) else visible(value)
 
 
 def _numbers(*values: Cell) -> Markup:

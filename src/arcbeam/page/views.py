@@ -216,14 +216,14 @@ def _why(stage: Mapping[str, Any], waits: Sequence[tuple[Mapping[str, Any], bool
         cause, is_held = next((each for each in own if each[1]), own[0])
         # The watermark and since when are in the row, or on the stage's page.
         text = str(cause["text"])
-        return Cell(_line(text.partition(": ")[2] or text), text), is_held
+        return Cell(shortened(text.partition(": ")[2] or text), text), is_held
     if above := [each for each in waits if name in each[0]["stages"]]:
         names = dict.fromkeys(cause["stage"] for cause, is_held in above)
         return Cell(f"by {', '.join(names)}", "what limits that stage is in its row"), any(each[1] for each in above)
-    return Cell(_line(stage.get("why", "")), stage.get("why", "")), True
+    return Cell(shortened(stage.get("why", "")), stage.get("why", "")), True
 
 
-def _line(text: str) -> str:
+def shortened(text: str) -> str:
     """Return the beginning of a text that fits into a line or two."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"

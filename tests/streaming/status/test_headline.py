@@ -90,3 +90,27 @@ def test_micro_batch_is_slow_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> 
     assert headline(_job(**_driver(doing=doing.format(99)), micro_batch=42)).label != "Slow", "it is committed"
     trouble = {**_cause()["causes"][0], "kind": "driver", "text": "no task has run", "stage": ""}
     assert headline(_job(**_driver(doing=doing.format(99)), causes=[trouble])).text == "no task has run"
+
+
+HOSTILE = "\x1b[2J\u202egnirts"
+
+
+def test_nothing_obeys_the_text_of_users(capsys: pytest.CaptureFixture[str]) -> None:
+    cause = _cause()["causes"][0]
+    record = _job(name=HOSTILE, ended={"state": "FAILED", "why": f"KeyError: {HOSTILE}"}, causes=[cause])
+    record["stages"][0]["stage"] = f"[bold]{HOSTILE}"
+    _show(TextOutput(), lambda: record, watch=False, every=1)
+    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE)
+    printed = capsys.readouterr().out
+    for text in (printed, *(page.get(path).text for path in ("/", "/job/a", "/job/a/stage/0"))):
+        assert not {"\x1b", "\u202e"} & set(text)
+        assert "\\x1b[2J\\u202egnirts" in text
+    assert "[bold]" in printed
+
+
+def test_long_error_is_short_in_the_list() -> None:
+    record = _job(ended={"state": "FAILED", "why": "KeyError: " + "x" * 2_000})
+    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE)
+    assert "x" * 140 in page.get("/").text
+    assert "x" * 200 not in page.get("/").text
+    assert "x" * 2_000 in page.get("/job/a").text
