@@ -118,7 +118,7 @@ def test_narrow_terminal_shows_fewer_columns(job: Path) -> None:
     assert "waits" not in narrow
     assert "output at" in narrow
     day = {**record, "time": 5_000_000, "stages": [{**record["stages"][0], "input": 65_000_000}]}
-    assert "1970" not in "".join(_cells(day["stages"][0], day["time"])[1].splitlines()[0])
+    assert "1970" not in "".join(_cells(day, day["stages"][0])[1].splitlines()[0])
 
 
 def test_watch_leaves_last_status_on_screen(
@@ -208,7 +208,7 @@ def test_teststream_job_shows_commit_time(job: Path, monkeypatch: pytest.MonkeyP
         reported(staged("join", 0, 0), staged("join", 1, 0)),
     )
     command = replace(proposal(3, 0, *reports), times=_TIMES, time=Timestamp(1_700_000_000_000_000))
-    figures = {"committed": 1_800_000_000_000_000}
+    figures = {"committed": 1_800_000_000_000_000, "scripted": True}
     log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, figures))
     monkeypatch.setattr(time, "time", lambda: 1_800_000_090.0)
     record = json.loads(invoke(str(job), "--json").stdout)

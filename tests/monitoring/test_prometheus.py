@@ -44,9 +44,7 @@ _STAGE = StageStatus(
     state_rows=11,
     state_bytes=700,
     next_due=Timestamp(8_500_000),
-    behind=Duration(4_000_000),
-    read_rate=20.0,
-    written_rate=15.5,
+    recent={"read": 1200, "written": 930, "made": 750},
     kept={
         "keys": 6,
         "windows": 2,
@@ -64,9 +62,9 @@ _STATUS = Status(
     "running",
     Timestamp(9_000_000),
     Timestamp(0),
-    Duration(9_000_000),
+    None,
     Duration(1),
-    12.5,
+    None,
     2,
     1.5,
     {"seconds": 0.5, "commit": 0.01},
@@ -74,12 +72,14 @@ _STATUS = Status(
     (_CAUSE,),
     {1: 77},
     {1: 2},
+    window=Duration(60_000_000),
 )
 
 
 def test_missing_figures_have_no_sample() -> None:
     stage = replace(_STAGE, total={})
-    lines = exposed("job-1", replace(_STATUS, stages=(stage,), rate=None, behind=None), None).splitlines()
+    quiet = replace(_STATUS, stages=(stage,), window=None, watermark=MIN_TIMESTAMP)
+    lines = exposed("job-1", quiet, None).splitlines()
     assert 'arcbeam_source_elements_total{job="job-1"} 0' in lines
     for family in ("elements", "source_rate", "behind_seconds"):
         assert not [line for line in lines if line.startswith(f"arcbeam_{family}")], family
@@ -122,7 +122,7 @@ def test_page_has_all_metrics_with_labels(monkeypatch: pytest.MonkeyPatch) -> No
         f"arcbeam_stage_behind_seconds{{{of}}} 55.0",
     } <= set(lines)
     assert f"arcbeam_watermark_stands_since_seconds{{{of}}} 7.0" in lines
-    silent = replace(_STAGE, input=MIN_TIMESTAMP, behind=None)
+    silent = replace(_STAGE, input=MIN_TIMESTAMP)
     at_the_beginning = exposed("job-1", replace(_STATUS, stages=(silent,)), None)
     assert f"arcbeam_input_watermark_seconds{{{of}}} -Inf" in at_the_beginning.splitlines()
     assert "stands_since_seconds{" not in at_the_beginning, "a watermark at the beginning of time does not stall"
@@ -136,10 +136,11 @@ def test_page_has_all_metrics_with_labels(monkeypatch: pytest.MonkeyPatch) -> No
 def test_page_has_only_known_metrics() -> None:
     assert exposed("job-1", None, None) == ""
     assert "arcbeam_tasks_total" in exposed("job-1", None, JobProgress((), 10, 3))
-    quiet = replace(_STATUS, behind=None, rate=None, stages=(replace(_STAGE, input_since=None, total={}),))
+    quiet = replace(_STATUS, watermark=MIN_TIMESTAMP, stages=(replace(_STAGE, input_since=None, total={}),))
     assert "arcbeam_behind" not in exposed("job-1", quiet, None)
-    uncounted = replace(_STAGE, kept=None, behind=None, read_rate=None, written_rate=None)
-    text = exposed("job-1", replace(_STATUS, stages=(uncounted,)), None)
+    uncounted = replace(_STAGE, kept=None, input=MIN_TIMESTAMP)
+    text = exposed("job-1", replace(_STATUS, window=None, stages=(uncounted,)), None)
+    assert "source_rate" not in text
     assert not any(name in text for name in ("arcbeam_timers", "stage_keys", "waiting_", "stage_rate", "stage_behind"))
 
 

@@ -94,6 +94,7 @@ def record(stages: int = 5, now: int = NOW, seed: int = 0, **changes: Any) -> di
         },
         "name": "flights",
         "committed": None,
+        "scripted": False,
         "folder": "/data/flights",
         "ended": None,
     }
@@ -137,6 +138,7 @@ def _stage(of: Record, now: int, draw: random.Random) -> dict[str, Any]:
         "behind": 5_000_000,
         "read_rate": float(read),
         "written_rate": float(read),
+        "made_rate": 0.0,
         "kept": {"keys": 12, "event_timers": 3},
     }
 

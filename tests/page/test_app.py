@@ -105,7 +105,7 @@ def test_job_whose_watermark_advances_is_not_waiting(job: FolderBlobs) -> None:
     assert listed.record is not None
     (cause, *_) = [each for each in listed.record["causes"] if each["decides"]]
     # A TestStream's clock, because the real one does not stand still.
-    running = {**listed.record, "due": None, "committed": 0, "time": 100_000_000}
+    running = {**listed.record, "due": None, "scripted": True, "time": 100_000_000}
 
     def level(seconds: int, **change: Any) -> str:
         since = {"micro_batch": 1, "time": 100_000_000 - seconds * 1_000_000}
@@ -191,7 +191,7 @@ def test_unreadable_job_hides_no_other(job: FolderBlobs, tmp_path: Path) -> None
 @pytest.mark.contract("PAGE-01")
 def test_filter_and_newest_first(job: FolderBlobs) -> None:
     record = record_of(job)
-    old, new = {**record, "name": "old"}, {**record, "name": "new", "time": record["time"] + 1}
+    old, new = {**record, "name": "old"}, {**record, "name": "new", "committed": record["committed"] + 1}
     page = client(Fixed(Listed("a", "/a", old), Listed("b", "/b", new)))
     text = page.get("/").text
     assert text.index("/job/b") < text.index("/job/a")

@@ -176,7 +176,10 @@ def test_counts_say_of_which_time_they_are() -> None:
     record["stages"][0] |= {"read_rate": 20.0, "total": {"read": 5_000, "written": 7_000}}
     record["stages"][0]["micro_batch"]["read"] = 10
     row = next(stage_rows(record))
-    assert (row.read.text, row.read.hint) == ("10", "in the last micro-batch, 20.0/s; 5,000 since the job began")
+    assert (row.read.text, row.read.hint) == (
+        "10",
+        "in the last micro-batch; 20.0/s in the last minute; 5,000 since the job began",
+    )
     assert row.written.hint.endswith("; 7,000 since the job began")
     page = TestClient(app_of(samples.Jobs(Listed("a", "a", record))), base_url=BASE)
     assert ">in, last micro-batch</th>" in page.get("/job/a").text
@@ -191,7 +194,7 @@ def test_job_before_its_first_commit_is_starting() -> None:
     assert re.search(r"the job began <time[^>]*>4 s ago</time>\.", text)
     assert "unknown: the first micro-batch" in text.partition("<h2>Stages")[2].partition("</table>")[0]
     assert "No watermark waits" not in text
-    script = headline({**record, "time": 0, "committed": now})
+    script = headline({**record, "time": 0, "committed": now, "scripted": True})
     assert script.text == "The first micro-batch has not been committed yet."
     failing = {**samples.record(1)["causes"][0], "kind": "failure", "text": "micro-batch 1: KeyError"}
     assert headline({**record, "causes": [failing]}).level == "error"
@@ -236,7 +239,7 @@ def test_watermark_that_has_not_moved_is_not_said_to_advance() -> None:
     line = headline({**record, "causes": [held]})
     assert (line.level, line.word, line.at) == ("good", "Starting", now - 20_000_000)
     assert line.text == "The watermark that decides has not moved yet; the job started"
-    script = headline({**record, "time": now, "committed": now, "causes": [held]})
+    script = headline({**record, "time": now, "scripted": True, "causes": [held]})
     assert script.text == "The watermark that decides has not moved yet; the job started 20 s ago."
     assert "advanced" in headline({**record, "causes": [{**held, "time": now - 90_000_000}]}).text
     late = {**held, "since": {"micro_batch": 1, "time": now - 60_000_000}}
@@ -273,4 +276,4 @@ def test_watermark_ahead_of_the_clock_is_not_waiting() -> None:
     assert "ahead of the clock" in headline({**record, "causes": [ahead]}).text
     assert headline({**record, "causes": [ahead, held]}).text == held["text"]
     assert headline({**record, "causes": [{**ahead, "kind": "failure"}, held]}).level == "error"
-    assert headline({**record, "committed": now, "time": now, "causes": [ahead]}).text == "side input"
+    assert headline({**record, "scripted": True, "time": now, "causes": [ahead]}).text == "side input"

@@ -131,7 +131,7 @@ def test_job_without_driver_has_no_rate_and_no_lag(change: dict[str, Any], why: 
     assert (row.rate.text, row.behind.text) == ("–", "–")
     assert why in row.rate.hint
     assert why in row.behind.hint
-    assert "watermark 20" in row.behind.hint
+    assert "the watermark is at: 20" in row.behind.hint
     text = client(Fixed(Listed("a", "/a", {**record, **change}))).get("/job/a").text
     assert 'data-driver="none"' in text
     assert "elements/s" not in text

@@ -83,7 +83,7 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
         out.text(damage)
     if found.damaged:
         out.text(f"showing micro-batch {found.micro_batch}, the newest readable one\n")
-    times = {"time": found.time, "committed": status.get("committed")}
+    times = {"time": found.time, "committed": status.get("committed"), "scripted": status.get("scripted")}
     kind = "" if found.kind == "micro-batch" else f"{found.kind}; "
     out.record(
         {

@@ -20,7 +20,7 @@ from arcbeam.console.commandlines import command_line
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import SetupError
 from arcbeam.model.texts import visible
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, behind_shown, long_shown
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, behind_shown, long_shown
 from arcbeam.store.log.jobname import job_label
 from arcbeam.streaming.status.headline import causes_of, error_of, headline, stopped
 from arcbeam.streaming.status.status import drain_line
@@ -29,8 +29,10 @@ from arcbeam.streaming.status.words import (
     Record,
     backlog_shown,
     bytes_shown,
+    clock,
     committed_at,
     driver_line,
+    gap_of,
     is_over,
     overdue,
     recorded,
@@ -178,7 +180,7 @@ def _table(record: Record, width: int = _WIDE) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold", justify="right" if column == "late" else "left")
     for stage in record["stages"]:
-        cells = dict(zip(_COLUMNS, _cells(stage, record["time"]), strict=True))
+        cells = dict(zip(_COLUMNS, _cells(record, stage), strict=True))
         table.add_row(*(Text(visible(cells[column])) for column in columns))
     return table
 
@@ -188,7 +190,7 @@ def _job_lines(record: Record) -> Iterator[str]:
     is_stopped, condition = stopped(record) is not None, headline(record)
     yield condition.line
     mode = state_of(record)
-    lag = _lag(record["watermark"])
+    lag = _gap(record, record["watermark"])
     # A server of an older version sends no name.
     if (name := record.get("name", "")) or record.get("folder"):
         yield job_label(name, record.get("folder", ""))
@@ -202,7 +204,7 @@ def _job_lines(record: Record) -> Iterator[str]:
     if not is_stopped and (driver := driver_line(record)):
         yield driver
     elif not is_stopped and time.time() - committed_at(record) / 1e6 > LONG_OVERDUE:
-        by_script = record.get("committed") is not None
+        by_script = record.get("scripted")
         before = "" if record.get("due") is None or by_script else f" before {shown(record['due'])}"
         yield (
             f"nothing is due{before}; to check whether a driver is running this job, request a savepoint, which only a "
@@ -223,8 +225,9 @@ def _job_lines(record: Record) -> Iterator[str]:
     )
 
 
-def _cells(stage: Mapping[str, Any], now: int) -> Sequence[str]:
-    """Return the cells of a stage's row. Times on the day of `now` omit the date."""
+def _cells(record: Record, stage: Mapping[str, Any]) -> Sequence[str]:
+    """Return the cells of a stage's row. Times on the day of the micro-batch omit the date."""
+    now = record["time"]
     outputs, many = stage["outputs"], len(stage["outputs"]) > 1
 
     def of_each(cell: Callable[[Mapping[str, Any]], str]) -> str:
@@ -237,7 +240,7 @@ def _cells(stage: Mapping[str, Any], now: int) -> Sequence[str]:
         return "-" if out["least"] is None else " / ".join(at(out[name]) for name in ("least", "mean", "most"))
 
     micro_batch, total, since = stage["micro_batch"], stage["total"], stage["input_since"]
-    lag = _lag(stage["input"])
+    lag = _gap(record, stage["input"])
     # A server of another version may omit some fields.
     kept = stage.get("kept") or {}
     waits = [f"{kept[what]:,} {name}" for what, name in _WAITING if kept.get(what)]
@@ -271,14 +274,13 @@ def _watermark(time: int) -> str:
     return shown(time) if MIN_TIMESTAMP < time < MAX_TIMESTAMP else f"at the {shown(time)} of time"
 
 
-def _lag(watermark: int) -> str:
-    """Return a watermark's lag for people; "" if it is at an end of time."""
-    if not MIN_TIMESTAMP < watermark < END_OF_GLOBAL_WINDOW:
+def _gap(record: Record, watermark: int) -> str:
+    """Return the gap of a watermark for people; "" if it is at an end of time."""
+    gap = gap_of(record, watermark)
+    if gap is None:
         return ""
-    seconds = time.time() - watermark / 1e6
-    if seconds > -_AHEAD:
-        return behind_shown(seconds)
-    return f"{long_shown(-seconds)} ahead of the clock"
+    ahead = (watermark - clock(record)) / 1e6
+    return f"{long_shown(ahead)} ahead of the clock" if ahead > _AHEAD else behind_shown(gap / 1e6)
 
 
 def _rate(stage: Mapping[str, Any], which: str) -> str:

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from arcbeam.console.progressline import JobProgress
 from arcbeam.errors import SetupError
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.streaming.status.status import StageStatus, Status
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from arcbeam.streaming.status.status import StageStatus, Status, at_moment
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -34,10 +34,10 @@ FAMILIES: Final = {
     "source_elements": ("counter", "Elements that sources (splittable DoFns) have produced since the job began."),
     "source_rate": (
         "gauge",
-        "Elements per second that sources (splittable DoFns) produced, in the newest micro-batch.",
+        "Elements per second that sources (splittable DoFns) produced, in the last minute.",
     ),
-    "behind_seconds": ("gauge", "The clock minus the earliest output watermark."),
-    "stage_behind_seconds": ("gauge", "The clock minus the input watermark of a stage."),
+    "behind_seconds": ("gauge", "The clock minus the earliest output watermark; 0 if that is ahead."),
+    "stage_behind_seconds": ("gauge", "The clock minus the input watermark of a stage; 0 if that is ahead."),
     "state_bytes": ("gauge", "Size of the state files of all stages at the same distance from the sources (level)."),
     "stage_state_rows": ("gauge", "Rows of a stage's state. Overwritten rows count until files are merged."),
     "stage_state_bytes": ("gauge", "Bytes of these rows: keys and values."),
@@ -49,7 +49,7 @@ FAMILIES: Final = {
     ),
     "held": ("gauge", "Number of stages that a stage holds back, by the kind of the cause."),
     "stage_elements": ("counter", "Elements that a stage has read and written."),
-    "stage_rate": ("gauge", "Elements per second that a stage has read and written, in the newest micro-batch."),
+    "stage_rate": ("gauge", "Elements per second that a stage has read and written, in the last minute."),
     "stage_late": ("counter", "Elements that a stage has dropped as late data."),
     "stage_bytes": ("gauge", "Bytes that a stage read and wrote in the newest micro-batch."),
     "event_time_seconds": (
@@ -156,8 +156,10 @@ def exposed_jobs(jobs: Iterable[Exposed]) -> str:
             page.add("elements", each.progress.elements)
             page.add("tasks", each.progress.tasks)
         if each.status is not None:
-            _of_job(page, each.status)
-            _of_stages(page, each.status)
+            # An idle job has no micro-batch that would update its figures.
+            now = at_moment(each.status, round(time.time() * 1e6))
+            _of_job(page, now)
+            _of_stages(page, now)
         for step, namespace, name, value in each.counters:
             page.add("user", value, step=step, namespace=namespace, name=name)
     return page.text()
@@ -171,7 +173,7 @@ def _of_job(page: _Page, status: Status) -> None:
     if status.rate is not None:
         page.add("source_rate", status.rate)
     if status.behind is not None:
-        page.add("behind_seconds", _behind(status.watermark))
+        page.add("behind_seconds", status.behind / 1e6)
     for level, size in status.state_bytes.items():
         page.add("state_bytes", size, level=str(level))
 
@@ -205,14 +207,9 @@ def _of_stages(page: _Page, status: Status) -> None:
         page.add("held", stages, stage=name, by=kind)
 
 
-def _behind(watermark: Timestamp) -> float:
-    """Return the lag at the time of the request: an idle job has no micro-batch that would update it."""
-    return time.time() - watermark / 1e6
-
-
 def _of_rates(page: _Page, stage: StageStatus) -> None:
     if stage.behind is not None:
-        page.add("stage_behind_seconds", _behind(stage.input), stage=stage.stage)
+        page.add("stage_behind_seconds", stage.behind / 1e6, stage=stage.stage)
     for direction, rate in (("in", stage.read_rate), ("out", stage.written_rate)):
         if rate is not None:
             page.add("stage_rate", rate, stage=stage.stage, direction=direction)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arcbeam.explain import LivePicture, as_live_svg, plan_of
-from arcbeam.page.views import earliest, emitted_rate, gap_text, made_in_all, stage_with, without_driver
+from arcbeam.page.views import earliest, gap_text, stage_with, without_driver
 from arcbeam.streaming.status.headline import failing, headline_of
 from arcbeam.streaming.status.words import Record, backlog_shown, bytes_shown
 
@@ -52,10 +52,10 @@ class Graph:
     def _figures(self, record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
         known = {stage["stage"]: stage for stage in record["stages"]}
         fails = self.failing(record)
-        blocking, runs, made = _blocking(record), not without_driver(record), made_in_all(record)
+        blocking, runs = _blocking(record), not without_driver(record)
         for name, id in self.stages.items():
             if (stage := known.get(name)) is not None:
-                emitted = emitted_rate(record, stage, made)
+                emitted = stage.get("made_rate") if (stage.get("total") or {}).get("made") else None
                 words = [
                     "fails" if name == fails else "waits" if name in blocking else "",
                     _rate(stage.get("read_rate") if emitted is None else emitted) if runs else "",
@@ -106,11 +106,11 @@ def _of_edge(record: Record, writers: list[tuple[Mapping[str, Any], str]], runs:
     outputs = [(stage, out) for stage, name in writers for out in stage["outputs"] if out["output"] == name]
     rates = []
     for stage, out in outputs:
-        written = (stage.get("micro_batch") or {}).get("written")
-        if (rate := stage.get("written_rate")) is not None and written:
+        written, rate = (stage.get("micro_batch") or {}).get("written"), stage.get("written_rate")
+        if rate is not None and len(stage["outputs"]) == 1:
+            rates.append(rate)
+        elif rate is not None and written:
             rates.append(rate * out.get("elements", 0) / written)
-        elif written == 0:
-            rates.append(0.0)
     if runs and len(rates) == len(outputs):
         yield _rate(sum(rates))
     if outputs:

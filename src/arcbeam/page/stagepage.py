@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from arcbeam.model.plan import Plan
 from arcbeam.page.sources import Record
-from arcbeam.page.views import Cell, earliest, emitted_rate, gap, made_in_all, stage_with, without_driver
+from arcbeam.page.views import Cell, earliest, gap, stage_with, without_driver
 from arcbeam.streaming.status.headline import Headline, causes_of, failing, headline_of, stopped
 from arcbeam.streaming.status.words import backlog_shown, bytes_shown, shown
 
@@ -95,6 +95,7 @@ def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | Non
     )
 
 
+_OF_BOTH: Final = "elements in the last micro-batch, rate in the last minute"
 _FREE: Final = "No watermark of this stage waits for anything."
 _OTHER_PLAN: Final = "The plan in the job's folder has no such stage: a later driver runs a changed pipeline."
 
@@ -129,11 +130,12 @@ def _figures(record: Record, stage: Mapping[str, Any]) -> Iterator[tuple[str, Ce
         elif why := without_driver(record):
             yield name, Cell(f"{counts[count]:,} elements", f"in the last micro-batch; {why}")
         elif stage.get(rate) is None:
-            yield name, Cell(f"{counts[count]:,} elements", "the time since the previous micro-batch was not stored")
+            yield name, Cell(f"{counts[count]:,} elements", "in the last micro-batch; its rate is not known yet")
         else:
-            yield name, Cell(f"{counts[count]:,} elements, {stage[rate]:,.4g}/s", "in the last micro-batch")
-    if (emitted := emitted_rate(record, stage, made_in_all(record))) is not None and not without_driver(record):
-        yield "emitted by its source", Cell(f"{counts['made']:,} elements, {emitted:,.4g}/s", "in the last micro-batch")
+            yield name, Cell(f"{counts[count]:,} elements, {stage[rate]:,.4g}/s", _OF_BOTH)
+    if total.get("made") and (emitted := stage.get("made_rate")) is not None and not without_driver(record):
+        made = counts.get("made", 0)
+        yield "emitted by its source", Cell(f"{made:,} elements, {emitted:,.4g}/s", _OF_BOTH)
     yield "late", Cell(f"{total.get('late', 0):,} dropped", "since the job began")
 
 

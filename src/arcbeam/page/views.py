@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from arcbeam.model.timestamps import (
-    END_OF_GLOBAL_WINDOW,
-    MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     behind_shown,
     is_far,
@@ -24,7 +22,9 @@ from arcbeam.streaming.status.words import (
     ago,
     backlog_shown,
     bytes_shown,
+    clock,
     committed_at,
+    gap_of,
     is_over,
     overdue_line,
     shown,
@@ -32,8 +32,8 @@ from arcbeam.streaming.status.words import (
     state_of,
 )
 
-AHEAD: Final = 60.0
-"""Seconds. A watermark moves during a micro-batch, whose time is that of its start, and clocks of hosts differ."""
+_AHEAD: Final = 60.0
+"""Seconds. Only a watermark that is farther ahead of the clock is shown as ahead: clocks of hosts differ."""
 _LONGEST_LINE: Final = 160
 """Characters."""
 _MINUTES: Final = len("2026-01-05 10:00")
@@ -234,25 +234,8 @@ def earliest(stage: Mapping[str, Any]) -> int:
     return int(min((stage["input"], *(out["watermark"] for out in stage["outputs"]))))
 
 
-def made_in_all(record: Record) -> int:
-    """Return the elements that all sources of a job have emitted in the last micro-batch."""
-    return sum((each.get("micro_batch") or {}).get("made", 0) for each in record["stages"])
-
-
-def emitted_rate(record: Record, stage: Mapping[str, Any], total: int) -> float | None:
-    """Return the elements per second that the source in a stage emits; None if it has none, or that is unknown.
-
-    Args:
-        record: of the job, whose rate is that of all its sources.
-        stage: of the job.
-        total: from `made_in_all`.
-    """
-    made = (stage.get("micro_batch") or {}).get("made", 0)
-    return record["rate"] * made / total if made and record.get("rate") is not None else None
-
-
 def _count(elements: int, rate: float | None, total: int | None) -> Cell:
-    hint = "in the last micro-batch" + (f", {rate:,.1f}/s" if rate is not None else "")
+    hint = "in the last micro-batch" + (f"; {rate:,.1f}/s in the last minute" if rate is not None else "")
     return Cell(f"{elements:,}", hint + (f"; {total:,} since the job began" if total is not None else ""))
 
 
@@ -264,9 +247,9 @@ def _backlog(stage: Mapping[str, Any]) -> Cell:
 def rate_cell(rate: float | None) -> Cell:
     """Return the cell of a rate."""
     if rate is None:
-        return Cell("–", "unknown: the time since the previous micro-batch was not stored")
+        return Cell("–", "unknown: its driver has committed one micro-batch")
     number = f"{rate:,.0f}"
-    return Cell(f"{number} element{'' if number == '1' else 's'}/s", "read by sources, in the last micro-batch")
+    return Cell(f"{number} element{'' if number == '1' else 's'}/s", "from sources, in the last minute")
 
 
 def without_driver(record: Record) -> str:
@@ -291,23 +274,20 @@ def _lag(record: Record) -> Cell:
 
 
 def gap(record: Record, watermark: int) -> Cell:
-    """Return how far a watermark is behind the job's time; the absolute watermark is the hint."""
+    """Return how far a watermark is behind the clock; the absolute watermark is the hint."""
     text = gap_text(record, watermark)
     if watermark <= MIN_TIMESTAMP:
         return Cell(text, "the watermark has not moved yet")
-    if watermark >= MAX_TIMESTAMP or watermark == END_OF_GLOBAL_WINDOW:
-        return Cell(text, f"the watermark is at: {shown(watermark)}")
-    return Cell(text, f"watermark {shown(watermark)}, at {shown(record['time'])}")
+    return Cell(text, f"the watermark is at: {shown(watermark)}")
 
 
 def gap_text(record: Record, watermark: int) -> str:
     """Return the text of `gap`."""
-    if watermark <= MIN_TIMESTAMP:
-        return "at the beginning"
-    if watermark >= MAX_TIMESTAMP or watermark == END_OF_GLOBAL_WINDOW:
-        return "at the end"
-    seconds = (record["time"] - watermark) / 1e6
-    if is_far(seconds):
+    found = gap_of(record, watermark)
+    if found is None:
+        return "at the beginning" if watermark <= MIN_TIMESTAMP else "at the end"
+    ahead = (watermark - clock(record)) / 1e6
+    if is_far(-ahead):
         # Old data: how far it is behind says nothing, where it is does.
         return f"at {shown(watermark)[:_MINUTES]}"
-    return behind_shown(seconds) if seconds > -AHEAD else f"{long_shown(-seconds)} ahead"
+    return f"{long_shown(ahead)} ahead" if ahead > _AHEAD else behind_shown(found / 1e6)

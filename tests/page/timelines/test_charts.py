@@ -132,14 +132,6 @@ def test_unknown_figures_have_no_path() -> None:
     ]
 
 
-def test_rates_are_sums_over_stages_in_seconds() -> None:
-    record = history([point(0, a=3, b=4)])
-    assert chart(record, "elements read").last == "7"
-    assert chart(record, "micro-batch").last == "0.50 s"
-    (drawn,) = coordinates(chart(record, "elements read").path)
-    assert drawn[0] == "M"
-
-
 def test_events_are_marked_by_kind_and_listed_newest_first() -> None:
     kinds = ("start", "savepoint", "trouble", "restart", "end", "of another version")
     events = [{"time": at * 1_000_000, "kind": kind, "text": EVIL} for at, kind in enumerate(kinds)]
@@ -204,8 +196,8 @@ def test_page_shows_charts_and_escapes_events() -> None:
     page = TestClient(app_of(WithHistory(Listed("a", "/a", {**status, **more}))), base_url=BASE)
     for address in ("/job/a", "/job/a?span=0", "/job/a?span=x", "/job/a?span=7"):
         text = page.get(address).text
-        # Four lines, and five parts of a micro-batch.
-        assert text.count("<path") == 9
+        # Three lines, and five parts of a micro-batch.
+        assert text.count("<path") == 8
         assert "<script" not in text
     assert "<path" not in page.get("/job/a?span=1").text
 
@@ -257,14 +249,11 @@ def test_parts_of_micro_batch_are_stacked() -> None:
     assert f"M0 {HEIGHT} L0 4 " in found.parts[0].path
 
 
-def test_rate_of_last_point_counts_its_time_only() -> None:
-    record = history([{**point(0, a=30), "seconds": 0.5}])
-    assert chart(record, "elements read").last == "60"
-
-
-def test_watermark_just_ahead_of_the_clock_is_no_gap() -> None:
-    points = [{**point(at), "job": {"behind": [behind] * 3}} for at, behind in ((0, -1_500_000), (1, 2_000_000))]
-    found = chart(history(points), "watermark gap")
-    assert (found.least, found.greatest) == ("0.00 s", "2.00 s")
-    points[0]["job"]["behind"] = [-600_000_000] * 3
-    assert chart(history(points), "watermark gap").least == "10 min ahead"
+def test_charts_have_gap_and_rates_of_the_samples() -> None:
+    points = [timed(at, behind=[2e6] * 3, rate=[15.0, 17.0, 16.0], read_rate=[40.0] * 3) for at in range(3)]
+    found = {each.name: each for each in charts_of(history(points), 0)}
+    assert found["watermark gap"].last == "2.00 s"
+    source = found["elements per second from sources, mean of a minute"]
+    assert (source.least, source.greatest, source.last) == ("15", "17", "16")
+    assert found["elements per second that all stages read, mean of a minute"].last == "40"
+    assert found["micro-batch by part, mean"].last == "0.50 s"

@@ -44,20 +44,17 @@ def stored(*seconds: int) -> dict[str, Any]:
     return {"rings": rings, "events": []}
 
 
-def reads(history: dict[str, Any], ring: int) -> list[tuple[float, float, float | None]]:
-    return [
-        ((point["time"] - BEGAN) / 1e6, point["stages"][""]["read"], point.get("seconds"))
-        for point in history["rings"][ring]["points"]
-    ]
+def reads(history: dict[str, Any], ring: int) -> list[tuple[float, float]]:
+    points = history["rings"][ring]["points"]
+    return [((point["time"] - BEGAN) / 1e6, point["stages"][""]["read"]) for point in points]
 
 
 def test_job_without_figures_has_those_that_the_page_sees() -> None:
     newest: Any = Newest()
     newest.merged("a", status(20, 500, 7), NOTHING)
     history = newest.merged("a", status(21, 530, 9), NOTHING)
-    assert reads(history, 0) == [(20, 10, 1), (21, 30, 1)]
-    # 40 elements in two seconds.
-    assert reads(history, 1) == [(20, 40, 1)]
+    assert reads(history, 0) == [(20, 10), (21, 30)]
+    assert reads(history, 1) == [(20, 40)]
     point = history["rings"][0]["points"][-1]["job"]
     assert (point["backlog"], point["micro_batches"], point["seconds"]) == ([21, 21, 21], 1, 0.51)
     assert point["held"].startswith("restriction Read/Poll/Process")
@@ -68,10 +65,10 @@ def test_newest_points_follow_those_of_the_driver() -> None:
     history = stored(18, 19)
     newest.merged("a", status(22.5, 500, 7), history)
     found = newest.merged("a", status(23.5, 510, 8), history)
-    assert reads(found, 0) == [(18, 7, None), (19, 7, 1), (22, 10, 1), (23, 10, 1)]
-    assert reads(found, 1) == [(10, 14, 10), (20, 20, 2)]
+    assert reads(found, 0) == [(18, 7), (19, 7), (22, 10), (23, 10)]
+    assert reads(found, 1) == [(10, 14), (20, 20)]
     # Both know a part of these five minutes: elements are not counted twice, but the gauges are of now.
-    assert reads(found, 2) == [(0, 14, 20)]
+    assert reads(found, 2) == [(0, 14)]
     assert found["rings"][2]["points"][0]["job"]["backlog"] == [1.0, 23.5, 23.5]
     assert found["events"] == []
 
@@ -96,7 +93,7 @@ def test_time_without_look_is_no_peak() -> None:
     newest: Any = Newest()
     newest.merged("a", status(20, 500, 7), NOTHING)
     found = newest.merged("a", status(80, 90_000, 47), NOTHING)
-    assert reads(found, 0) == [(80, 10, 1)]
+    assert reads(found, 0) == [(80, 10)]
 
 
 def test_status_of_another_version_changes_nothing() -> None:

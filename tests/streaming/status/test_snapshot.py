@@ -344,33 +344,12 @@ def test_counters_of_micro_batch_total_and_outputs() -> None:
     assert status.elapsed == 1
 
 
-def test_rate_after_pause_uses_duration_of_micro_batch() -> None:
-    log = opened(MemoryBlobs())
-    own = staged("read", 0, 0, counts=Counts(1, 3000, resumed=1, made=1000))
-    committed(log, at(1, 1, 1), *all_of())
-    status = status_of(committed(log, at(2, 2, 2), *all_of(own), figures={"seconds": 0.5}))
-    # Not from the stage's outputs: these count once for each way, and after the transforms fused with the source.
-    assert (status.elapsed, status.rate) == (1, 2000.0)
-
-
 def test_progress_line_has_nonzero_figures() -> None:
     figures = {"backlog": 3.0, "rate": 1234.0, "behind": 1_500_000, "late": 2, "keys": 10, "timers": 0, "waiting": 0}
     assert in_words(figures) == "backlog 3, 1,234 elements/s, 1.5 s behind, 2 late, 10 keys"
     assert "3 h" in in_words({**figures, "behind": 3 * 3_600_000_000})
     assert "far from the clock" in in_words({**figures, "behind": 1_790_000_000_000_000}), "times of 1970"
     assert in_words({**figures, "rate": None, "behind": None, "late": 0, "keys": 0}) == "backlog 3"
-
-
-def test_stage_has_rates_and_lag() -> None:
-    log = opened(MemoryBlobs())
-    own = staged("join", 0, 0, counts=Counts(300, 60)), staged("join", 1, 0, counts=Counts(100))
-    committed(log, at(1, 1, 1), *all_of())
-    read, rates, join = status_of(
-        committed(log, at(2, MAX_TIMESTAMP, 1), *all_of(*own), figures={"seconds": 0.5})
-    ).stages
-    assert (join.read_rate, join.written_rate) == (800.0, 120.0)
-    assert (read.read_rate, read.written_rate) == (0.0, 0.0)
-    assert (read.behind, rates.behind, join.behind) == (0, None, 1)
 
 
 def test_state_metrics_add_up_and_survive_drivers() -> None:

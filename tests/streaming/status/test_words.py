@@ -45,7 +45,7 @@ def test_work_that_is_due_for_a_minute_is_overdue() -> None:
         {"mode": "suspended"},
         {"ended": {"state": "DONE"}},
         {"driver": {"time": 0, "every": 1}},
-        {"committed": 0},
+        {"scripted": True},
     ],
 )
 def test_work_without_a_missing_driver_is_not_overdue(of: dict[str, Any]) -> None:

@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, long_shown
-from arcbeam.page.views import AHEAD
 from arcbeam.streaming.status.history import RINGS
 from arcbeam.streaming.status.status import PARTS
 from arcbeam.streaming.status.words import Record, bytes_shown, shown
@@ -115,12 +114,12 @@ class Chart:
     holders: tuple[tuple[int, str], ...] = ()
 
 
-Value = Callable[[Mapping[str, Any], int], tuple[float, float, float] | None]
-"""Returns least, greatest and last value of a point, whose width in microseconds is the argument; None: unknown."""
+Value = Callable[[Mapping[str, Any]], tuple[float, float, float] | None]
+"""Returns least, greatest and last value of a point; None: unknown."""
 
 
 def _gauge(name: str, scale: float = 1.0) -> Value:
-    def value(point: Mapping[str, Any], width: int) -> tuple[float, float, float] | None:
+    def value(point: Mapping[str, Any]) -> tuple[float, float, float] | None:
         found = point["job"].get(name)
         if found is None or any(each is None for each in found):
             return None
@@ -130,16 +129,7 @@ def _gauge(name: str, scale: float = 1.0) -> Value:
     return value
 
 
-def _behind(point: Mapping[str, Any], width: int) -> tuple[float, float, float] | None:
-    """Return the watermark gap in seconds. A watermark moves during a micro-batch, whose time is that of its start."""
-    found = _gauge("behind", 1e-6)(point, width)
-    if found is None:
-        return None
-    least, greatest, last = (0.0 if -AHEAD < each < 0 else each for each in found)
-    return least, greatest, last
-
-
-def _watermark(point: Mapping[str, Any], width: int) -> tuple[float, float, float] | None:
+def _watermark(point: Mapping[str, Any]) -> tuple[float, float, float] | None:
     found = point["job"].get("watermark")
     if found is None or any(each is None or not MIN_TIMESTAMP < each < END_OF_GLOBAL_WINDOW for each in found):
         return None
@@ -147,10 +137,9 @@ def _watermark(point: Mapping[str, Any], width: int) -> tuple[float, float, floa
     return least, greatest, last
 
 
-def _of_stages(name: str, per_second: bool) -> Value:
-    def value(point: Mapping[str, Any], width: int) -> tuple[float, float, float]:
-        total = sum(stage.get(name) or 0 for stage in point["stages"].values())
-        return (total / point.get("seconds", width / 1e6) if per_second else total,) * 3
+def _of_stages(name: str) -> Value:
+    def value(point: Mapping[str, Any]) -> tuple[float, float, float]:
+        return (sum(stage.get(name) or 0 for stage in point["stages"].values()),) * 3
 
     return value
 
@@ -165,11 +154,12 @@ def _number(value: float) -> str:
 
 _STATE: Final = _gauge("state_bytes")
 _CHARTS: Final[tuple[tuple[str, Value, Callable[[float], str]], ...]] = (
-    ("watermark gap", _behind, lambda value: _seconds(value) if value >= 0 else f"{_seconds(-value)} ahead"),
-    ("elements read per second, all stages", _of_stages("read", True), _number),
+    ("watermark gap", _gauge("behind", 1e-6), _seconds),
+    ("elements per second from sources, mean of a minute", _gauge("rate"), _number),
+    ("elements per second that all stages read, mean of a minute", _gauge("read_rate"), _number),
     ("backlog (units of the DoFns)", _gauge("backlog"), _number),
     ("state", _STATE, lambda value: bytes_shown(round(value))),
-    ("late elements dropped", _of_stages("late", False), _number),
+    ("late elements dropped", _of_stages("late"), _number),
 )
 
 
@@ -225,8 +215,7 @@ def charts_of(history: Record, span: int, stages: Sequence[str] = ()) -> Iterato
     """Yield the charts of a job.
 
     Args:
-        history: the record of its history. A point may have `seconds`, the time that it covers, and `follows`: a driver
-            ran since the point before it.
+        history: the record of its history. A point may have `follows`: a driver ran since the point before it.
         span: the number of a resolution.
         stages: the names of the job's stages.
     """
@@ -251,7 +240,7 @@ def charts_of(history: Record, span: int, stages: Sequence[str] = ()) -> Iterato
     for name, value, text in _CHARTS:
         if value is _STATE:
             yield _stack(points, width, start, end, marks, starts)
-        ranges = [Range(point["time"], *found) for point in points if (found := value(point, width)) is not None]
+        ranges = [Range(point["time"], *found) for point in points if (found := value(point)) is not None]
         if not ranges:
             yield Chart(name, "", "", "", "unknown", _clock(start), _clock(end), marks)
             continue
@@ -273,7 +262,7 @@ def _against_the_clock(
 ) -> Chart:
     """Return the chart of the watermark and the clock, with what held the watermark."""
     name, axis = "watermark (line) and clock (dashed)", (_clock(start), _clock(end))
-    ranges = [Range(point["time"], *found) for point in points if (found := _watermark(point, width)) is not None]
+    ranges = [Range(point["time"], *found) for point in points if (found := _watermark(point)) is not None]
     if not ranges:
         return Chart(name, "", "", "", "at the beginning or the end", *axis, marks)
     least = min(start, *(each.least for each in ranges))

@@ -68,8 +68,8 @@ class Newest:
             history: as its source has it.
 
         Returns:
-            The record of a history. A point whose time has not ended has `seconds`, the time that it covers. A point
-            has `follows` if the driver ran since the point before it, whose time may be long ago.
+            The record of a history. A point has `follows` if the driver ran since the point before it, whose time may
+            be long ago.
         """
         with self._lock:
             known = self._jobs.get(id)
@@ -92,7 +92,7 @@ class Newest:
         merged = []
         for ring in newest["rings"]:
             width, before = ring["width"], rings.get(ring["width"], ())
-            points = list(_joined(before, written, ring["points"], seen, width))
+            points = list(_joined(before, ring["points"], seen))
             if is_same and len(points) > len(before):
                 points[len(before)]["follows"] = True
             merged.append({"width": width, "points": points})
@@ -115,21 +115,19 @@ class Newest:
         return seen
 
 
-def _joined(
-    stored: Sequence[Record], written: int, newest: Sequence[Record], seen: _Seen, width: int
-) -> Iterator[dict[str, Any]]:
+def _joined(stored: Sequence[Record], newest: Sequence[Record], seen: _Seen) -> Iterator[dict[str, Any]]:
     """Yield the points of a resolution: those of the driver, then those of the page."""
     last = stored[-1]["time"] if stored else -1
-    fresh = [point for point in newest if point["time"] >= last]
+    fresh = [dict(point) for point in newest if point["time"] >= last]
     yield from map(dict, stored[:-1])
     if stored:
-        whole: dict[str, Any] = {**stored[-1], "seconds": _seconds(last, min(written, last + width))}
+        whole = dict(stored[-1])
         # Both may have a part of the time of a point.
         if fresh and fresh[0]["time"] == last:
             began = fresh.pop(0)
-            whole = _point(began, seen, width) if seen.began <= last else _both(whole, began)
+            whole = began if seen.began <= last else _both(whole, began)
         yield whole
-    yield from (_point(point, seen, width) for point in fresh)
+    yield from fresh
 
 
 def _both(stored: dict[str, Any], newest: Record) -> dict[str, Any]:
@@ -145,12 +143,3 @@ def _both(stored: dict[str, Any], newest: Record) -> dict[str, Any]:
 def _extreme(choose: Callable[..., float], *values: float | None) -> float | None:
     known = [value for value in values if value is not None]
     return choose(known) if known else None
-
-
-def _point(point: Record, seen: _Seen, width: int) -> dict[str, Any]:
-    begin, end = max(point["time"], seen.began), min(point["time"] + width, seen.time)
-    return {**point, "seconds": _seconds(begin, end)}
-
-
-def _seconds(begin: int, end: int) -> float:
-    return max(end - begin, RINGS[0][0]) / 1e6

@@ -73,6 +73,7 @@ from arcbeam.streaming.status.status import (
     Status,
     StatusAt,
     as_record,
+    at_moment,
     in_words,
     total_state_metrics,
     undone,
@@ -196,13 +197,13 @@ class StreamRun(Sinks, Watch):
         return self._counters.progress()
 
     def status(self) -> Status | None:
-        """Return the job's status as of its newest micro-batch; None before the takeover. Callable from any thread."""
+        """Return the job's status now; None before the takeover. Callable from any thread."""
         log, trouble, heartbeat = self._log, self._trouble, self._heartbeat
         if log is None:
             return None
         head = log.head
         fails = trouble if trouble is not None and trouble.is_of(head) else None
-        status = with_trouble(self._at(head), fails)
+        status = with_trouble(at_moment(self._at(head), self._clock.now()), fails)
         return with_driver(status, heartbeat.note() if heartbeat else None)
 
     def state(self) -> str:
@@ -368,8 +369,7 @@ class StreamRun(Sinks, Watch):
         took, user = self._took / 1e6, found.get("user", 0.0)
         spark = max(0.0, took - cluster.planned - user)
         parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self.commit_seconds}
-        # In a job with a script, the recorded time is the script's.
-        wall = {} if self._plan.script is None else {"committed": self._clock.now()}
+        wall = {"committed": self._clock.now(), "scripted": self._plan.script is not None}
         return {**found, **wall, **{name: round(seconds, 4) for name, seconds in parts.items()}}
 
     def _left(self) -> str:

@@ -5,6 +5,7 @@ Owns which files of the folder a status is made of: manifest, end note, driver n
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +17,7 @@ from arcbeam.store.log.drivernote import driver_note_of
 from arcbeam.store.log.endnote import note_of
 from arcbeam.store.log.jobname import kept_name
 from arcbeam.store.log.troublenote import trouble_of
-from arcbeam.streaming.status.status import as_record, status_of, with_driver, with_trouble
+from arcbeam.streaming.status.status import as_record, at_moment, status_of, with_driver, with_trouble
 
 
 def record_of(blobs: DurableBlobs) -> dict[str, Any]:
@@ -32,7 +33,11 @@ def record_of(blobs: DurableBlobs) -> dict[str, Any]:
     if isinstance(newest, UnreadableHead):
         raise newest.error
     note = note_of(blobs, newest)
-    status = with_trouble(status_of(newest, kept_name(blobs, newest)), None if note else trouble_of(blobs, newest))
+    # The clock of a job without a driver stands.
+    found = status_of(newest, kept_name(blobs, newest))
+    if note is None:
+        found = at_moment(found, round(time.time() * 1e6))
+    status = with_trouble(found, None if note else trouble_of(blobs, newest))
     driver = None if note or newest.mode is CommitMode.SUSPENDED else driver_note_of(blobs, newest)
     record = as_record(with_driver(status, driver))
     return {

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, long_shown
+from arcbeam.streaming.status.moment import is_due
 from arcbeam.streaming.status.status import drain_line
 from arcbeam.streaming.status.words import (
     LONG_OVERDUE,
     Record,
     ago,
+    clock,
     driver_line,
     has_program,
     is_over,
@@ -216,8 +218,10 @@ def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
     if since is None:
         return Headline(cause["text"], cause["frees"], level=level, stage=stage)
     # The script of a TestStream moves the job's clock: how long ago by the real clock says nothing.
-    at = since["time"] if record.get("committed") is None else 0
-    if is_failure or (seconds := _seconds_since(record, since["time"])) >= _LONG_WAIT:
+    at = 0 if record.get("scripted") else since["time"]
+    # Its driver works on what is due: micro-batches may take minutes.
+    waits = not (record.get("driver") and is_due(bool(cause.get("by_clock")), cause.get("due"), clock(record)))
+    if is_failure or ((seconds := _seconds_since(record, since["time"])) >= _LONG_WAIT and waits):
         return Headline(without_since(cause), cause["frees"], shown(since["time"]), level, at=at, stage=stage)
     text, label = "The job is running. The watermark that decides advanced", ""
     if cause.get("time", 0) <= MIN_TIMESTAMP:
@@ -229,12 +233,12 @@ def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
 
 def is_ahead(record: Record, cause: Mapping[str, Any]) -> bool:
     """Return whether a cause holds a watermark ahead of the clock. A TestStream's clock and watermark are unrelated."""
-    if cause.get("kind") in _TROUBLE or record.get("committed") is not None:
+    if cause.get("kind") in _TROUBLE or record.get("scripted"):
         return False
     return bool(time.time() * 1e6 < cause.get("time", MIN_TIMESTAMP) < END_OF_GLOBAL_WINDOW)
 
 
 def _seconds_since(record: Record, when: int) -> float:
     """Return how long ago a time is, by the clock of the job: a TestStream moves its own."""
-    now = time.time() if record.get("committed") is None else record["time"] / 1e6
+    now = record["time"] / 1e6 if record.get("scripted") else time.time()
     return max(0.0, now - when / 1e6)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.sizes import threshold
 from arcbeam.store.log.historyfile import Chunk, HistoryEvent, StoredHistory
-from arcbeam.streaming.status.status import PARTS, Status
+from arcbeam.streaming.status.status import PARTS, Status, at_moment
 
 RINGS: Final = ((1_000_000, 600), (10_000_000, 720), (300_000_000, 2016))
 """Microseconds of a point, and the number of points, of each resolution."""
@@ -28,7 +28,7 @@ _IN_CHUNK: Final = threshold(60, 3)
 _EVENTS: Final = 500
 _TEXT: Final = 300
 
-JOB_GAUGES: Final = ("watermark", "behind", "backlog", "restrictions", "state_bytes", "held")
+JOB_GAUGES: Final = ("watermark", "behind", "backlog", "restrictions", "state_bytes", "rate", "read_rate", "held")
 JOB_COUNTERS: Final = ("micro_batches", *PARTS)
 STAGE_GAUGES: Final = ("input", "output", "backlog", "restrictions", "state_bytes", "held")
 STAGE_COUNTERS: Final = ("read", "written", "late")
@@ -210,9 +210,12 @@ def sample_of(status: Status, time: int, before: Mapping[str, Sequence[float]], 
             first = number
         for stage in cause.stages:
             held.setdefault(stage, number)
+    status = at_moment(status, time)
     behind = nan if status.behind is None else float(status.behind)
+    rate = nan if status.rate is None else status.rate
+    read_rate = nan if status.rate is None else sum(of.read_rate or 0.0 for of in status.stages)
     state = float(sum(status.state_bytes.values()))
-    job = [_time(status.watermark), behind, status.backlog, status.restrictions, state, first]
+    job = [_time(status.watermark), behind, status.backlog, status.restrictions, state, rate, read_rate, first]
     job += [parts.get(name, 0.0) for name in JOB_COUNTERS]
     now, rows = totals_of(status), []
     for of in status.stages:

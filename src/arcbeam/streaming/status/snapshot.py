@@ -21,7 +21,8 @@ from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
 from arcbeam.model.observers import CONFIRMED_BY, Observer, Policy, Ways
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
-from arcbeam.store.manifest.values import Manifest
+from arcbeam.store.manifest.values import Kind, Manifest
+from arcbeam.streaming.status.recentcounts import Mark, mark_of, remembered
 
 
 class Sort(StrEnum):
@@ -55,7 +56,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The commit with which a watermark reached its value: its micro-batch and recorded time."""
+    """The commit with which a watermark reached its value: its micro-batch and its time.
+
+    The time is that of the commit; in a job with a TestStream it is the script's.
+    """
 
     micro_batch: int
     time: Timestamp
@@ -81,6 +85,7 @@ class StageSnapshot:
         awaited: what blocked elements wait for.
         kept: the size of its state; None if unknown, because an earlier version did not count it.
         observed: the paths to those of its outputs that have observers upstream.
+        recent: its counters at the last of `Snapshot.recent`, at all of them if it is old enough.
     """
 
     name: str
@@ -99,6 +104,7 @@ class StageSnapshot:
     awaited: tuple[Awaited, ...] = ()
     kept: StateMetrics | None = NO_STATE
     observed: Mapping[str, Ways] = field(default_factory=dict)
+    recent: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +114,27 @@ class Snapshot:
     Attributes:
         stages: each stage.
         time, before: the recorded times of the micro-batch and of the commit before it.
-        figures: the driver's measurements of the micro-batch, by name; JSON values.
+        figures: the driver's measurements of the micro-batch, by name; JSON values. `committed` is the time of its
+            commit by the driver's clock, `scripted` whether a TestStream sets its recorded time.
+        recent: the times of the commits at which counters are remembered; see `recentcounts`.
     """
 
     stages: tuple[StageSnapshot, ...] = ()
     time: Timestamp = MIN_TIMESTAMP
     before: Timestamp | None = None
     figures: Mapping[str, Any] = field(default_factory=dict)
+    recent: tuple[Timestamp, ...] = ()
 
     def encoded(self) -> bytes:
         """Return the value for a manifest."""
         stages = [_record(of) for of in self.stages]
-        record = {"time": self.time, "before": self.before, "figures": dict(self.figures), "stages": stages}
+        record = {
+            "time": self.time,
+            "before": self.before,
+            "figures": dict(self.figures),
+            "recent": self.recent,
+            "stages": stages,
+        }
         return json.dumps(record, separators=(",", ":")).encode()
 
     def renamed(self, names: Mapping[str, str]) -> Snapshot:
@@ -180,7 +195,8 @@ def standing_of(manifest: Manifest) -> Snapshot:
     if not manifest.standing:
         return Snapshot()
     record = json.loads(manifest.standing)
-    return Snapshot(tuple(map(_stage, record["stages"])), record["time"], record["before"], record["figures"])
+    stages, recent = tuple(map(_stage, record["stages"])), tuple(map(Timestamp, record.get("recent", ())))
+    return Snapshot(stages, record["time"], record["before"], record["figures"], recent)
 
 
 def standing_after(
@@ -198,10 +214,15 @@ def standing_after(
         layout: the layout of the job.
         reports: the reports of the micro-batch, by stage.
         times: its watermarks.
-        now: the micro-batch.
+        now: the micro-batch, and its recorded time.
         figures: measurements of it.
     """
-    had = {of.name: of for of in standing_of(head).stages}
+    earlier = standing_of(head)
+    had = {of.name: of for of in earlier.stages}
+    scripted = bool(figures.get("scripted"))
+    committed = max(now.time, Timestamp(figures.get("committed", now.time)))
+    advanced = now if scripted else replace(now, time=committed)
+    commits, is_marked = _marks(head, earlier, committed, scripted=scripted)
     uncounted = not head.standing and any(shard.files for shard in head.shards)
     before = {of.stage: of for of in head.watermarks}
     stages = []
@@ -211,23 +232,24 @@ def standing_after(
         was = {out.output: out.watermark for out in marks.outputs} if marks else {}
         moved = known is None or marks is None or marks.input != times.inputs.get(name)
         outputs = {
-            port.output: now
+            port.output: advanced
             if known is None or was.get(port.output) != times.outputs.get(port)
-            else known.outputs.get(port.output, now)
+            else known.outputs.get(port.output, advanced)
             for port in placed.ports
         }
         micro_batch = _sum(report.counts for report in of)
         kept = known.kept if known else None if uncounted else NO_STATE
+        total = _sum((known.total, micro_batch)) if known else micro_batch
         stages.append(
             StageSnapshot(
                 name,
                 placed.flow.inputs,
                 placed.flow.shards,
-                now if moved or known is None else known.input,
+                advanced if moved or known is None else known.input,
                 outputs,
                 _remembering(known, _limits(of, placed.flow.outputs)),
                 micro_batch,
-                _sum((known.total, micro_batch)) if known else micro_batch,
+                total,
                 sum(report.restrictions.live for report in of),
                 sum(report.restrictions.size for report in of),
                 min((report.next_event for report in of if report.next_event is not None), default=None),
@@ -236,9 +258,37 @@ def standing_after(
                 tuple(sorted({awaited for report in of for awaited in report.awaited})),
                 None if kept is None else together((kept, *(report.kept for report in of))),
                 placed.flow.observed,
+                _marked(head, known, total if is_marked else None, len(commits)),
             )
         )
-    return Snapshot(tuple(stages), now.time, head.time, figures)
+    return Snapshot(tuple(stages), now.time, head.time, figures, tuple(commits))
+
+
+def _marks(
+    head: Manifest, earlier: Snapshot, committed: Timestamp, *, scripted: bool
+) -> tuple[Sequence[Timestamp], bool]:
+    """Return the commits at which counters are remembered, and whether the new one is among them."""
+    times = earlier.recent
+    if head.kind == Kind.OPENING:
+        # Rates begin again with each driver. The recorded time of a script is not the clock's.
+        times = () if scripted else (head.time,)
+    return remembered(times, committed)
+
+
+def _marked(head: Manifest, known: StageSnapshot | None, total: Counts | None, many: int) -> tuple[Mark, ...]:
+    """Return the remembered counters of a stage.
+
+    Args:
+        head: the manifest before.
+        known: the stage there; None: it is new.
+        total: its counters now, if they are remembered.
+        many: the number of remembered commits.
+    """
+    marks = known.recent if known else ()
+    if head.kind == Kind.OPENING:
+        marks = (mark_of(known.total),) if known else ()
+    found = marks if total is None else (*marks, mark_of(total))
+    return found[max(0, len(found) - many) :]
 
 
 def _limits(reports: Sequence[StageReport], outputs: Sequence[str]) -> Iterator[Limit]:
@@ -320,6 +370,7 @@ def _record(of: StageSnapshot) -> dict[str, Any]:
         "awaited": [[_port(each.port), each.until] for each in of.awaited],
         "kept": None if of.kept is None else _kept(of.kept),
         "observed": {output: _ways(ways) for output, ways in of.observed.items()},
+        "recent": of.recent,
     }
 
 
@@ -401,6 +452,7 @@ def _stage(record: dict[str, Any]) -> StageSnapshot:
         awaited=tuple(Awaited(Port(*port), Timestamp(until)) for port, until in record["awaited"]),
         kept=None if (kept := record.get("kept")) is None else StateMetrics(**kept),
         observed={output: _ways_of(ways) for output, ways in record["observed"].items()},
+        recent=tuple(Mark(*mark) for mark in record.get("recent", ())),
     )
 
 

@@ -15,13 +15,15 @@ from typing import Any, Final
 
 from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.model.commits import CommitMode
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, behind_shown
+from arcbeam.model.timestamps import Duration, Timestamp, behind_shown
 from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.store.log.troublenote import Trouble
 from arcbeam.store.manifest.values import ENDED, Kind, Manifest
 from arcbeam.streaming.driverstate import progress_of, times_of
+from arcbeam.streaming.status import moment
 from arcbeam.streaming.status.plain import plain
 from arcbeam.streaming.status.reasons import Cause, Reasons
+from arcbeam.streaming.status.recentcounts import gained
 from arcbeam.streaming.status.snapshot import Since, standing_of
 from arcbeam.streaming.status.words import backlog_shown
 
@@ -69,12 +71,13 @@ class StageStatus:
         outputs: its outputs.
         why: the chain from its input watermark to what holds it, in a line; "" if nothing does.
         micro-batch, total: its counters in the newest micro-batch, and since the job began.
-        read_rate, written_rate: elements per second, read and output, in the time of `Status.rate`.
+        read_rate, written_rate, made_rate: elements per second that it reads, outputs, and that its source emits; see
+            `moment.rate`.
+        recent: its counters in `Status.window`: `read`, `written` and `made`.
         bytes_in: its input in the micro-batch.
         restrictions: the number of restrictions that are not done.
         backlog: their total size, in their DoFns' own units.
-        behind: microseconds from its input watermark to the time of the job; None if the watermark is at the beginning
-            or the end of time.
+        behind: see `moment.watermark_gap`, of its input watermark.
         next_event, next_due: when its first waiting work is due, in event time and by the clock; None if there is none.
         leftover: the number of shards in which the micro-batch ended before the work.
         parked: what blocked elements wait for, as text.
@@ -111,22 +114,23 @@ class StageStatus:
     behind: Duration | None = None
     read_rate: float | None = None
     written_rate: float | None = None
+    made_rate: float | None = None
+    recent: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A job after a micro-batch.
+    """A job after a micro-batch. Its gaps and rates are those of a moment, at first that of the commit; see `moment`.
 
     Attributes:
         micro_batch: the newest micro-batch.
         mode: the mode of its commit.
-        time: its recorded time.
+        time: its recorded time: its start.
         watermark: the minimum output watermark of all stages.
-        behind: microseconds from there to `time`; None if the watermark is at the beginning or the end of time.
-        elapsed: microseconds since the previous micro-batch; None if it was not stored.
-        rate: elements per second from sources (splittable DoFns) in that time, or in the micro-batch's duration if that
-            is longer (after a pause, the previous micro-batch is an empty one); None if it was not stored.
+        behind: see `moment.watermark_gap`, of that watermark.
+        elapsed: microseconds from the recorded time before to `time`; None if it was not stored.
+        rate: elements per second that sources (splittable DoFns) emit; see `moment.rate`.
         restrictions, backlog: the number of unfinished restrictions, and their total size.
         seconds: the driver's measurements of the micro-batch: `seconds` in total, of which `plan`, `spark` and `user`
             (user code and its surroundings in transforms), and `commit` of the previous micro-batch; empty if they were
@@ -140,8 +144,9 @@ class Status:
             waits for input.
         driver: what its driver was doing a few seconds ago; None if it has none, or if unknown.
         name: the name of the job; "" if none was stored.
-        committed: when the micro-batch was committed, by the driver's clock, if the script of a TestStream moves the
-            job's clock; None for all other jobs: it is `time`.
+        committed: when the newest manifest was committed, by its driver's clock.
+        scripted: whether the script of a TestStream moves the job's clock: `time` is the script's.
+        window: the time before the newest commit of which rates are; None: unknown.
     """
 
     micro_batch: int
@@ -162,6 +167,8 @@ class Status:
     driver: DriverNote | None = None
     name: str = ""
     committed: Timestamp | None = None
+    scripted: bool = False
+    window: Duration | None = None
 
 
 def with_driver(status: Status, note: DriverNote | None) -> Status:
@@ -272,12 +279,10 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
     reasons = Reasons(standing, marks, manifest.time)
     # SUBTLE: a commit without a micro-batch shows the figures of the micro-batch before it, and is later.
     elapsed = None if standing.before is None else Duration(standing.time - standing.before)
-    took = round(standing.figures.get("seconds", 0.0) * 1e6)
-
-    def rate_of(elements: int) -> float | None:
-        return None if not elapsed else round(elements * 1e6 / max(elapsed, took), 1)
-
-    left: Mapping[str, Mapping[str, Any]] = standing.figures.get("outputs", {})
+    figures = standing.figures
+    scripted = bool(figures.get("scripted"))
+    committed = moment.committed_at(manifest.time, _timestamp(figures.get("committed")), scripted=scripted)
+    left: Mapping[str, Mapping[str, Any]] = figures.get("outputs", {})
     state = _by_stage(manifest)
     stages = []
     for of in manifest.watermarks:
@@ -302,7 +307,6 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
             state_shards=len(sizes),
             state_median=median_low(sizes.values()) if sizes else 0,
             state_largest=tuple(nsmallest(LARGEST, sizes.items(), key=lambda each: (-each[1], each[0]))),
-            behind=_behind(manifest, of.input),
         )
         if stage is not None:
             status = replace(
@@ -310,8 +314,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
                 why="" if manifest.mode in ENDED else reasons.add(stage),
                 micro_batch=plain(stage.micro_batch),
                 total=plain(stage.total),
-                read_rate=rate_of(stage.micro_batch.read),
-                written_rate=rate_of(stage.micro_batch.written),
+                recent=gained(stage.total, stage.recent, len(standing.recent))._asdict(),
                 kept=None if stage.kept is None else {"keys": stage.kept.keys, **plain(stage.kept)},
                 bytes_in=sum(left.get(port.stage, {}).get(port.output, (0, 0))[1] for port in stage.reads),
                 restrictions=stage.live,
@@ -325,30 +328,71 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
             )
         stages.append(status)
     watermark = times.earliest
-    made = sum(of.micro_batch.made for of in standing.stages)
     causes = reasons.causes()
     if manifest.mode is CommitMode.DRAINING:
         # It fires all timers and ends all restrictions: what would release them otherwise need not happen.
         causes = tuple(replace(cause, frees="the drain has finished what is left") for cause in causes)
-    return Status(
+    window = Duration(committed - standing.recent[0]) if standing.recent else None
+    found = Status(
         manifest.micro_batch,
         str(manifest.mode),
         manifest.time,
         watermark,
-        _behind(manifest, watermark),
+        None,
         elapsed,
-        rate_of(made),
+        None,
         sum(of.live for of in standing.stages),
         sum(of.size for of in standing.stages),
-        {name: standing.figures[name] for name in PARTS if name in standing.figures},
+        {name: figures[name] for name in PARTS if name in figures},
         tuple(stages),
         causes,
         _by_level(manifest, "size"),
         _by_level(manifest, "entries"),
         _due(manifest, stages),
         name=name,
-        committed=_timestamp(standing.figures.get("committed")),
+        committed=committed,
+        scripted=scripted,
+        window=window,
     )
+    return at_moment(found, committed)
+
+
+def at_moment(status: Status, now: int) -> Status:
+    """Return a status with the gaps and rates of a moment; see `moment`.
+
+    Args:
+        status: of a job.
+        now: the time by the clock. The clock of a job with a TestStream is the script's.
+    """
+    committed = status.time if status.committed is None else status.committed
+    now = committed if status.mode in moment.STOPPED else now
+    clock = status.time if status.scripted else now
+    window, since = status.window, max(0, now - committed)
+
+    def of(stage: StageStatus) -> StageStatus:
+        counts: Mapping[str, int] = stage.recent
+        return replace(
+            stage,
+            behind=moment.watermark_gap(stage.input, clock),
+            read_rate=moment.rate(counts.get("read", 0), window, since),
+            written_rate=moment.rate(counts.get("written", 0), window, since),
+            made_rate=moment.rate(counts.get("made", 0), window, since),
+        )
+
+    runs = status.mode == CommitMode.RUNNING
+    return replace(
+        status,
+        causes=tuple(_cause_at(cause, clock) if runs else cause for cause in status.causes),
+        behind=moment.watermark_gap(status.watermark, clock),
+        rate=moment.rate(sum(stage.recent.get("made", 0) for stage in status.stages), window, since),
+        stages=tuple(map(of, status.stages)),
+    )
+
+
+def _cause_at(cause: Cause, clock: int) -> Cause:
+    """Return a cause that does not wait for a time in the past."""
+    due = moment.is_due(cause.by_clock, cause.due, clock)
+    return replace(cause, frees="the next micro-batch ends: it processes what is due") if due else cause
 
 
 class StatusAt:
@@ -379,11 +423,6 @@ def _due(manifest: Manifest, stages: Sequence[StageStatus]) -> Timestamp | None:
     if manifest.kind == Kind.OPENING or any(of.leftover for of in stages):
         return manifest.time
     return min((of.next_due for of in stages if of.next_due is not None), default=None)
-
-
-def _behind(manifest: Manifest, watermark: Timestamp) -> Duration | None:
-    known = MIN_TIMESTAMP < watermark < MAX_TIMESTAMP
-    return Duration(manifest.time - watermark) if known else None
 
 
 def _by_stage(manifest: Manifest) -> dict[str, tuple[int, dict[int, int]]]:

@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from arcbeam.engine.watermarks.clocks import shown_time
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, long_shown
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, long_shown
 from arcbeam.sizes import remembered
 from arcbeam.store.log.jobname import resume_command
 from arcbeam.store.manifest.values import ENDED
+from arcbeam.streaming.status.moment import STOPPED, watermark_gap
 
 Record = Mapping[str, Any]
 """A status, as in JSON."""
@@ -40,7 +41,7 @@ def overdue(record: Record) -> float | None:
     # A driver's note is better evidence than its expected work.
     if due is None or is_over(record) or record["mode"] == "suspended":
         return None
-    if record.get("driver") or record.get("committed") is not None:
+    if record.get("driver") or record.get("scripted"):
         return None
     late = time.time() - due / 1e6
     return None if late < LONG_OVERDUE else late
@@ -131,12 +132,23 @@ def committed_at(record: Record) -> int:
     return int(record["time"] if committed is None else committed)
 
 
+def clock(record: Record) -> int:
+    """Return the time by a job's clock: that of a TestStream is its script's, that of a job without a driver stands."""
+    if record.get("scripted"):
+        return int(record["time"])
+    return committed_at(record) if record.get("ended") or record["mode"] in STOPPED else round(time.time() * 1e6)
+
+
+def gap_of(record: Record, watermark: int) -> Duration | None:
+    """Return the gap of a watermark of a job now; see `watermark_gap`."""
+    return watermark_gap(watermark, clock(record))
+
+
 def recorded(record: Record, shown: Callable[[int], str]) -> str:
     """Return when the newest micro-batch was committed, with the time of the job's TestStream if it has one."""
     when = committed_at(record)
-    if when == record["time"]:
-        return f"committed at {shown(when)} ({ago(when)})"
-    return f"committed at {shown(when)} ({ago(when)}), TestStream's clock at {shown(record['time'])}"
+    text = f"committed at {shown(when)} ({ago(when)})"
+    return f"{text}, TestStream's clock at {shown(record['time'])}" if record.get("scripted") else text
 
 
 def ago(when: int) -> str:

@@ -1,0 +1,55 @@
+"""Figures of a job that depend on the moment: how far watermarks are behind the clock, and rates.
+
+Owns their definitions; all views use these. The moment is that of the view, not that of the newest micro-batch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.store.manifest.values import ENDED
+
+RATE_WINDOW: Final = Duration(60_000_000)
+"""A rate is the mean of at least this time before the newest commit, if the driver has run for so long."""
+
+STOPPED: Final = frozenset(map(str, (*ENDED, CommitMode.SUSPENDED)))
+"""The modes of jobs without a driver: their clock stands at their last commit."""
+
+
+def watermark_gap(watermark: int, clock: int) -> Duration | None:
+    """Return the clock minus a watermark, never negative; None if the watermark is at the beginning or end of time."""
+    if not MIN_TIMESTAMP < watermark < END_OF_GLOBAL_WINDOW:
+        return None
+    return Duration(max(0, clock - watermark))
+
+
+def rate(elements: int, window: Duration | None, since: int) -> float | None:
+    """Return elements per second; None if unknown.
+
+    Args:
+        elements: those of a window of time that ends with the newest commit.
+        window: its length; None: unknown.
+        since: microseconds since the newest commit. If they are longer than the window, nothing more was committed for
+            so long, and the rate falls.
+    """
+    return round(elements * 1e6 / max(window, since), 3) if window else None
+
+
+def is_due(by_clock: bool, due: int | None, clock: int) -> bool:
+    """Return whether the clock has released a hold: what has held the watermark runs in the next micro-batch."""
+    return by_clock and due is not None and due <= clock
+
+
+def committed_at(time: Timestamp, committed: Timestamp | None, *, scripted: bool) -> Timestamp:
+    """Return when the newest manifest was committed, by its driver's clock.
+
+    Args:
+        time: the recorded time of the manifest: the start of its micro-batch.
+        committed: when the newest micro-batch was committed; None: unknown. A later opening has only a recorded time.
+        scripted: whether a TestStream sets the recorded time.
+    """
+    if committed is None:
+        return time
+    return committed if scripted else max(time, committed)
