@@ -71,8 +71,9 @@ def test_tests_beside_a_module_run_first() -> None:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A tree with one module and its test."""
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree with one module and its test, which needs no library."""
+    monkeypatch.setattr(trial, "_PRELOADED", ["pytest"])
     tree = tmp_path / "tree"
     for folder in ("src/arcbeam/part", "tests/part"):
         (tree / folder).mkdir(parents=True)
@@ -84,15 +85,18 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_trial_tells_found_from_survived(tree: Path) -> None:
-    seconds = trial.clean(tree, [tree / "tests/part"])
-    assert list(seconds) == ["tests/part/test_one.py"]
+    slow = "import pytest\n\n\n@pytest.mark.parametrize('a', ['x - y'])\ndef test_slow(a):\n    assert not a\n"
+    (tree / "tests/part/test_other.py").write_text(slow)
+    clean = trial.clean(tree, [tree / "tests/part"])
+    assert sorted(clean.seconds) == ["tests/part/test_one.py", "tests/part/test_other.py"]
+    assert clean.failing == ("tests/part/test_other.py::test_slow[x - y]",)
     for text, found in (
         ("a ** b", trial.Verdict(False)),
         ("a - b", trial.Verdict(True, "tests/part/test_one.py::test_area")),
         ("__import__('os')._exit(3)", trial.Verdict(True, "pytest's exit code 3")),
     ):
         (tree / FILE).write_text(f"def area(a, b):\n    return {text}\n")
-        assert trial.verdict(tree, FILE, "part", seconds) == found
+        assert trial.verdict(tree, FILE, "part", clean) == found
 
 
 def test_trial_without_end_counts_as_found(tree: Path) -> None:

@@ -36,7 +36,7 @@ from tools import plant
 from tools.mutation import trial
 from tools.mutation.equivalents import ROOT, SEED, Equivalent, equivalents, text_of
 from tools.mutation.sample import Mutant, modules, sample
-from tools.mutation.trial import Verdict
+from tools.mutation.trial import Clean, Verdict
 
 SOURCES = ROOT / "src" / "arcbeam"
 TESTS = ROOT / "tests"
@@ -107,14 +107,14 @@ def _verdicts(package: str, mutants: Sequence[Mutant], jobs: int) -> Mapping[str
             correct = path.read_text(encoding="utf-8")
             try:
                 path.write_text(mutant.text, encoding="utf-8")
-                return mutant, trial.verdict(tree, mutant.file, package, seconds)
+                return mutant, trial.verdict(tree, mutant.file, package, unmutated)
             finally:
                 path.write_text(correct, encoding="utf-8")
                 trees.put(tree)
 
         if waiting:
             tree = trees.get()
-            seconds = _clean(package, tree)
+            unmutated = _clean(package, tree)
             trees.put(tree)
         with ThreadPoolExecutor(max(1, jobs)) as pool:
             for future in as_completed([pool.submit(tried, mutant) for mutant in waiting]):
@@ -136,15 +136,18 @@ def _copied(folder: Path) -> Path:
     return folder
 
 
-def _clean(package: str, tree: Path) -> dict[str, float]:
-    """Return the seconds of each test file of a package; without a change, the tests are not run again."""
-    kept = RESULTS / f"{package}.seconds.json"
+def _clean(package: str, tree: Path) -> Clean:
+    """Run the tests of a package without a mutant; not again without a change."""
+    kept = RESULTS / f"{package}.clean.json"
     digest = _digest([SOURCES, *trial.folders(package, TESTS)])
     if kept.exists() and (known := json.loads(kept.read_text(encoding="utf-8")))["of"] == digest:
-        return dict(known["seconds"])
-    seconds = trial.clean(tree, trial.folders(package, tree / "tests"))
-    kept.write_text(json.dumps({"of": digest, "seconds": seconds}), encoding="utf-8")
-    return seconds
+        return Clean(known["seconds"], tuple(known["failing"]))
+    clean = trial.clean(tree, trial.folders(package, tree / "tests"))
+    for name in clean.failing:
+        print(f"fails without a mutant, and is left out: {name}", flush=True)
+    record = {"of": digest, "seconds": clean.seconds, "failing": clean.failing}
+    kept.write_text(json.dumps(record), encoding="utf-8")
+    return clean
 
 
 def _digest(folders: Iterable[Path]) -> str:

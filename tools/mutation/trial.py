@@ -43,6 +43,19 @@ class Verdict:
     by: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """A run of all tests of a package without a mutant.
+
+    Attributes:
+        seconds: what each test file takes.
+        failing: tests that fail, and so find nothing: their machine is too slow, or lacks something.
+    """
+
+    seconds: Mapping[str, float]
+    failing: tuple[str, ...] = ()
+
+
 def folders(package: str, tests: Path) -> tuple[Path, ...]:
     """Return the folders with the tests of a package."""
     return tuple(tests / name for name in _ELSEWHERE.get(package, (package,)))
@@ -70,39 +83,33 @@ def stages(file: str, package: str, seconds: Mapping[str, float]) -> Iterator[tu
             rest = [name for name in rest if name not in chosen]
 
 
-def clean(tree: Path, tests: Iterable[Path]) -> dict[str, float]:
-    """Run all tests of a package without a mutant; return the seconds of each file.
-
-    Raises:
-        RuntimeError: a test failed.
-    """
+def clean(tree: Path, tests: Iterable[Path]) -> Clean:
+    """Run all tests of a package without a mutant."""
     report = tree.parent / f"{tree.name}.xml"
     names = [path.relative_to(tree).as_posix() for path in tests]
-    verdict = run(tree, [f"--junitxml={report}", "-o", "junit_family=xunit1", *names], seconds=None)
-    if verdict.found:
-        raise RuntimeError(f"the tests fail without a mutant: {verdict.by}")
+    run(tree, [f"--junitxml={report}", "-o", "junit_family=xunit1", *names], seconds=None)
     seconds: dict[str, float] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         if (name := case.get("file")) is not None:
             seconds[name] = seconds.get(name, 0.0) + float(case.get("time", 0))
-    return seconds
+    return Clean(seconds, _failed(tree))
 
 
-def verdict(tree: Path, file: str, package: str, seconds: Mapping[str, float]) -> Verdict:
+def verdict(tree: Path, file: str, package: str, tests: Clean) -> Verdict:
     """Run the tests of a module until one fails."""
-    for names in stages(file, package, seconds):
-        limit = _SECONDS + _TIMES_CLEAN * sum(seconds[name] for name in names)
-        if (found := run(tree, names, seconds=limit)).found:
+    without = [f"--deselect={name}" for name in tests.failing]
+    for names in stages(file, package, tests.seconds):
+        limit = _SECONDS + _TIMES_CLEAN * sum(tests.seconds[name] for name in names)
+        if (found := run(tree, ["-x", *without, *names], seconds=limit)).found:
             return found
     return Verdict(False)
 
 
 def run(tree: Path, arguments: Sequence[str], *, seconds: float | None) -> Verdict:
-    """Run pytest in a tree until a test fails or the time ends."""
+    """Run pytest in a tree until it or the time ends."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    log = tree.parent / f"{tree.name}.log"
-    process = context.Process(target=_pytest, args=(tree, list(arguments), log))
+    process = context.Process(target=_pytest, args=(tree, list(arguments), _log(tree)))
     process.start()
     process.join(seconds)
     code = process.exitcode
@@ -111,8 +118,17 @@ def run(tree: Path, arguments: Sequence[str], *, seconds: float | None) -> Verdi
     process.join()
     if code is None:
         return Verdict(True, f"no end within {seconds:.0f} s")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", log.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-    return Verdict(code not in _PASSED, failed.group(1) if failed else f"pytest's exit code {code}")
+    return Verdict(code not in _PASSED, next(iter(_failed(tree)), f"pytest's exit code {code}"))
+
+
+def _log(tree: Path) -> Path:
+    return tree.parent / f"{tree.name}.log"
+
+
+def _failed(tree: Path) -> tuple[str, ...]:
+    """Return the tests that failed in the last run."""
+    text = _log(tree).read_text(encoding="utf-8", errors="replace")
+    return tuple(re.findall(r"^(?:FAILED|ERROR) ([^\[\n]*?(?:\[.*?\])?)(?: - .*)?$", text, re.MULTILINE))
 
 
 def _pytest(tree: Path, arguments: list[str], log: Path) -> None:
@@ -131,7 +147,7 @@ def _pytest(tree: Path, arguments: list[str], log: Path) -> None:
         del sys.modules[name]
     import pytest
 
-    code = pytest.main(["-q", "-x", "-m", "not long", "-p", "no:cacheprovider", *arguments])
+    code = pytest.main(["-q", "-m", "not long", "-p", "no:cacheprovider", *arguments])
     sys.stdout.flush()
     os._exit(int(code))  # not waiting for threads of a mutant
 
