@@ -322,10 +322,21 @@ def test_buffered_windows_keep_payloads_in_order(
             of = SortedRuns(view, _place(window))
             for key, payloads in of.merged({}):
                 assert key_hash(key) % shards == shard
+                assert (window, key) not in found, "runs are sorted, so a key comes once"
                 found[window, key] += payloads
             of.clear()
         assert not any(row[0] == Kind.GROUPING for row, _ in view.scan(b""))
     assert found == expected
+
+
+def test_runs_of_an_old_shard_are_sorted_runs_in_the_new_one() -> None:
+    views = fresh(1)
+    older = SortedRuns(views[0], _place(b"w"))
+    older.add({b"b": [b"long" * 30_000]})
+    older.add({b"a": [b"1"], b"b": [b"2"]})
+    Timers(views[0], _KEYED, _FAMILIES).set(b"", b"w", GATHERED, Timestamp(7), Timestamp(7))
+    (view,) = rescale(views, 1)
+    assert list(SortedRuns(view, _place(b"w")).merged({})) == [(b"a", [b"1"]), (b"b", [b"long" * 30_000, b"2"])]
 
 
 def _place(window: bytes) -> bytes:

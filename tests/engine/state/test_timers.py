@@ -370,6 +370,15 @@ def test_output_timestamp_holds_until_timer_fired() -> None:
     assert holds.earliest() is None
 
 
+def test_timers_of_one_window_fire_with_their_own_holds() -> None:
+    timers = Timers(MemoryView(), 1, _FAMILIES)
+    holds = {b"a": 5, b"b": 5, b"c": 3, b"d": None, b"e": 4}
+    for key, hold in holds.items():
+        timers.set(key, b"w", "event", Timestamp(5), None if hold is None else Timestamp(hold))
+    fired = [timers.take_event(Timestamp(6)) for _ in holds]
+    assert {timer.key: timer.hold for timer in fired if timer is not None} == holds
+
+
 def test_timers_fire_in_order_while_others_are_set() -> None:
     timers = _timers()
     for i in range(1000):
