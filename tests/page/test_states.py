@@ -59,6 +59,13 @@ def test_unknown_figures_of_running_stage_say_why() -> None:
     assert "when its Spark job ends" in row.elements.hint
 
 
+def test_running_stage_before_its_first_element_has_no_number() -> None:
+    stages = [StageProgress("Read", state, 0, 1, 0, elements, 9.0) for state, elements in (("running", 0), ("done", 0))]
+    running, done = states.batch_rows({"stages": [asdict(stage) for stage in stages]}, live=True)
+    assert (running.elements.text, running.seconds.text, done.elements.text) == ("–", "9.00 s", "0")
+    assert "counts when it is processed" in running.elements.hint
+
+
 @pytest.mark.parametrize(
     ("state", "level", "live"),
     [

@@ -131,6 +131,7 @@ def batch_rows(progress: Mapping[str, Any], live: bool) -> Iterator[BatchRow]:
         # Records of an earlier version have neither.
         blind = not stage.get("live", True) and state == "running" and not stage["elements"]
         none = state in ("waiting", "not run")
+        none_yet = state == "running" and not stage["elements"]
         unknown = Cell("–", _BLIND) if blind else Cell("–", "no task has begun") if none else None
         yield BatchRow(
             stage["stage"],
@@ -139,7 +140,7 @@ def batch_rows(progress: Mapping[str, Any], live: bool) -> Iterator[BatchRow]:
             Cell(f"{'?' if blind else format(stage['tasks'], ',')} of {total:,}", _rounds(stage))
             if total
             else Cell("–", "how many tasks it has is known when its input is"),
-            unknown or Cell(f"{stage['elements']:,}", "that its tasks have read"),
+            unknown or (_NONE_YET if none_yet else Cell(f"{stage['elements']:,}", "that its tasks have read")),
             Cell("–", "tasks of this job report no tries")
             if retries is None
             else unknown or Cell(f"{retries:,}", "tries of its tasks after the first"),
@@ -153,6 +154,7 @@ _STOPPED: Final = (
 )
 _SUM: Final = "the sum of its tasks; they run side by side"
 _BLIND: Final = "its figures come when its Spark job ends: running tasks report only to a temporary location on a disk"
+_NONE_YET: Final = Cell("–", "none is done yet: an element or restriction counts when it is processed")
 _STATES: Final = {
     "waiting": "none of its tasks has begun",
     "failed": "its error ended the job",

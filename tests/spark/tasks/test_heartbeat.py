@@ -41,7 +41,9 @@ def test_heartbeat_counts_until_the_task_ends(tmp_path: Path, monkeypatch: pytes
                 assert time.monotonic() < deadline
             seen.append(elements)
             yield from ()
+        took.append(workerlog.ended())
 
+    took: list[float] = []
     workerlog.at("another", "s0", bundles)
     assert list(HeartbeatTask(works, "s1", location, 3)(iter(()))) == []
     workerlog.at("", "")
@@ -49,6 +51,7 @@ def test_heartbeat_counts_until_the_task_ends(tmp_path: Path, monkeypatch: pytes
     (pulse,) = pulses(location)
     assert (pulse.stage, pulse.elements, pulse.round, pulse.state) == ("s1", 5, 3, TaskState.ENDED)
     assert 0.01 < pulse.seconds < 20
+    assert [pulse.seconds] == took, "the time of a task that has ended is fixed"
     assert pulses(location, without={"s1"}) == []
 
 
@@ -77,9 +80,10 @@ def _slow(element: Any) -> int:
 
 @pytest.mark.contract("OPS-02")
 @pytest.mark.usefixtures("spark")
-def test_watched_jobs_figures_grow_within_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watched_jobs_figures_grow_within_tasks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(job, "watched", lambda: True)
-    p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions())
+    options = PipelineOptions(keep_job_temp=True, arcbeam_temp=str(tmp_path))
+    p = beam.Pipeline(runner=ArcbeamRunner(), options=options)
     large = p | beam.Create(range(24)) | beam.Map(lambda n: (n, "x" * 200_000)) | beam.Reshuffle()
     _ = large | beam.Map(_slow)
     result: Any = p.run()
@@ -98,6 +102,9 @@ def test_watched_jobs_figures_grow_within_tasks(monkeypatch: pytest.MonkeyPatch)
     stages = result._job._run.stages()
     assert [(stage.state, stage.tasks, stage.retries) for stage in stages] == [("done", s.of, 0) for s in stages]
     assert sum(stage.elements for stage in stages) == total
+    # What a stage shows as the time of its tasks does not change when it is done.
+    kept = {(pulse.stage, pulse.attempt): pulse.seconds for pulse in pulses(result._job._run._location)}
+    assert kept == {(report.stage, report.attempt): report.seconds for report in reports}
     within = {elements for elements in seen if 0 < elements < total}
     assert len(within) >= 3, seen
     assert seen == sorted(seen)

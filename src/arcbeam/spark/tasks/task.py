@@ -195,6 +195,7 @@ class _Run:
     def _run(self) -> None:
         task = self._task
         task.versions.check()
+        workerlog.at("", "")  # the worker's previous task may be of the same stage
         workerlog.at(task.job, task.stage.id)
         token = f"{task.stage.id}.{self._partition}.{self._attempt}.{uuid.uuid4().hex[:8]}"
         order = (task.round, self._partition) if task.round else (self._partition,)
@@ -215,7 +216,7 @@ class _Run:
 
         self.report = stage.run(self._input, self._outbox, self._partition, side_writer)
         self.report.attempt, self.report.retries = self._attempt, self._retries
-        self.report.worker = worker_name()
+        self.report.worker, self.report.seconds = worker_name(), workerlog.ended()
 
     def finalize(self) -> None:
         """Run finalization callbacks: Spark has received the task's output."""

@@ -22,13 +22,14 @@ class _Where:
     """What the worker runs now; it runs one task at a time.
 
     `bundles` has an `instruction`, which is the open bundle's id, and counts `elements`. `began` is when it began, by
-    the monotonic clock.
+    the monotonic clock, and `took` how long it ran; None: it still runs.
     """
 
     job = ""
     stage = ""
     bundles: Any = None
     began = 0.0
+    took: float | None = None
 
 
 class TaskFilter(logging.Filter):
@@ -48,7 +49,7 @@ class TaskFilter(logging.Filter):
 def at(job: str, stage: str, bundles: Any = None) -> None:
     """Set what the worker runs from this call on."""
     if (job, stage) != (_Where.job, _Where.stage):
-        _Where.began = time.monotonic()
+        _Where.began, _Where.took = time.monotonic(), None
     _Where.job, _Where.stage, _Where.bundles = job, stage, bundles
 
 
@@ -57,8 +58,16 @@ def elements() -> int:
     return int(getattr(_Where.bundles, "elements", 0))
 
 
+def ended() -> float:
+    """Fix how long the running task has run, and return it: what follows is Spark's. Its report has the same."""
+    _Where.took = seconds()
+    return _Where.took
+
+
 def seconds() -> float:
     """Return how long the running task has run so far; 0.0: it has not begun, because it waits for its input."""
+    if _Where.took is not None:
+        return _Where.took
     return time.monotonic() - _Where.began if _Where.stage else 0.0
 
 
