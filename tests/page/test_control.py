@@ -179,7 +179,7 @@ def test_requests_fit_the_state(job: FolderBlobs) -> None:  # noqa: F811
     assert allowed(Listed("a", "a", None, state="RUNNING")) == (Asked.CANCEL,)
     assert allowed(Listed("a", "a", live.record, state="RUNNING", silent=3.0)) == ()
     page = client(Controlled(Noted(), running(job, mode="done")))
-    assert "Not now" in page.get("/job/a/control/drain").text
+    assert "No longer" in page.get("/job/a/control/drain").text
     assert page.get("/job/a/control/delete").status_code == 404
     assert "Draining" in client(Fixed(running(job, mode="draining"))).get("/job/a").text
 
@@ -210,19 +210,25 @@ def test_without_a_job_graph_nothing_names_a_resume(job: FolderBlobs) -> None:  
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "why", "waits"),
     [
-        ({"ended": {"state": "CANCELLED", "why": ""}}, "the job is cancelled"),
-        ({"ended": {"state": "FAILED", "why": ""}}, "the job has failed"),
-        ({"mode": "drained"}, "the job is drained"),
-        ({"mode": "suspended"}, "the job is suspended"),
+        ({"ended": {"state": "CANCELLED", "why": ""}}, "the job is cancelled", False),
+        ({"ended": {"state": "FAILED", "why": ""}}, "the job has failed", False),
+        ({"mode": "drained"}, "the job is drained", False),
+        ({"mode": "suspended"}, "the job is suspended", True),
     ],
 )
-def test_dialog_says_why_a_job_cannot(job: FolderBlobs, change: dict[str, Any], why: str) -> None:  # noqa: F811
+def test_dialog_says_why_a_job_cannot(
+    job: FolderBlobs,  # noqa: F811
+    change: dict[str, Any],
+    why: str,
+    waits: bool,
+) -> None:
     listed = running(job, **change)
     for what in EVERY:
         text = client(Controlled(Noted(), listed)).get(f"/job/a/control/{what}").text
         assert f"in its present state: {why}.</p>" in text
+        assert ("<strong>Not now</strong>" in text, "<strong>No longer</strong>" in text) == (waits, not waits)
     away = replace(running(job), state="RUNNING", silent=3.0)
     assert not_now(away) == "there is no contact with its service"
     assert not_now(Listed("a", "a", None, state="STOPPED")) == "the job is stopped"

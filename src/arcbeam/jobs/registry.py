@@ -158,7 +158,8 @@ class Registry:
             self._db.close()
             if "locked" in str(e):
                 raise SetupError(
-                    f"the job registry {path} is in use by another server", "stop that one, or choose another folder"
+                    f"the job registry {path} is in use by another server",
+                    "stop that one, or give this one another folder with --folder",
                 ) from e
             raise SetupError(f"{path} is not a job registry: {e}", "choose another folder") from e
         except BaseException:

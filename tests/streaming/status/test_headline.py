@@ -62,7 +62,7 @@ def _conditions() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "starting", _job(micro_batch=0, causes=[], time=NOW - 4 * _SECOND)
 
 
-@pytest.mark.parametrize(("condition", "record"), _conditions())
+@pytest.mark.parametrize(("condition", "record"), list(_conditions()))
 def test_status_json_and_page_begin_with_the_headline(
     condition: str, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,140 @@
+"""Commands in texts: a user copies them into a shell. They are read as meant, and do what their text says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from arcbeam.cli import main
+from arcbeam.options import given_as
+from arcbeam.store.blobs.errors import LaterMicroBatchesError
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import jobgraphs
+from arcbeam.store.log.requests import unanswered_remedy
+from arcbeam.store.manifest.jobgraphfile import JobGraph
+from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.headline import headline
+from tests.cli.test_savepoints import Job
+from tests.store.samples import opened
+
+_GOLDEN = Path(__file__).parents[1] / "golden" / "messages"
+
+_QUOTED = r"""'[^']*'|"[^"]*"|[^\s;,'"()]"""
+_COMMAND = re.compile(rf"arcbeam (?:{'|'.join(main.main.commands)})\b(?: (?:{_QUOTED})+)*")
+"""A command ends before a semicolon, a comma or a bracket, or with its line. A place may be quoted in parts."""
+
+
+def commands_in(text: str) -> list[str]:
+    """Return the command lines in a text, as a user would copy them."""
+    return [found[0].rstrip(".") for line in text.splitlines() for found in _COMMAND.finditer(line)]
+
+
+def _of_golden_texts() -> Iterator[tuple[str, str]]:
+    for path in sorted(_GOLDEN.glob("*.txt")):
+        for command in commands_in(path.read_text(encoding="utf-8")):
+            yield path.stem, command
+
+
+def as_a_shell(command: str) -> list[str]:
+    """Return the words after `arcbeam`, as a shell reads them."""
+    script = f'arcbeam() {{ printf "%s\\0" "$@"; }}\n{command}'
+    read = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert read.stderr == "", read.stderr
+    return read.stdout.split("\0")[:-1]
+
+
+def test_golden_texts_have_commands() -> None:
+    found = {command.split()[1] for _, command in _of_golden_texts()}
+    assert {"resume", "status", "savepoints", "savepoint", "jobs", "serve"} <= found
+
+
+def test_no_text_marks_commands_or_names_a_folder_by_a_word() -> None:
+    for path in _GOLDEN.glob("*.txt"):
+        text = path.read_text(encoding="utf-8")
+        assert "`" not in text, path.name
+        assert not re.search(r"(?<!\{)FOLDER", text), path.name
+
+
+@pytest.mark.parametrize(("text", "command"), list(_of_golden_texts()))
+def test_command_of_a_golden_text_is_one(text: str, command: str) -> None:
+    # What differs between runs is a path, or an option with the address of a server.
+    name, *words = as_a_shell(command.replace("{at}", "--endpoint=h:1").replace("{", "").replace("}", ""))
+    of = main.main.commands[name]
+    with of.make_context(name, words) as context:
+        assert isinstance(context, click.Context)
+    if name == "resume":
+        given_as([word for word in words if word.startswith("--") and word != "--force_resume"], "", (), "", "")
+
+
+PLACES = ["job", "a job", "it's a job", 'say "job"', "-job", "$HOME; true", "job (2)"]
+
+
+@pytest.fixture(params=PLACES)
+def job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job whose folder has a name that a shell, or a command, could misread."""
+    monkeypatch.chdir(tmp_path)
+    found = Job(Path())
+    (tmp_path / "job").rename(tmp_path / request.param)
+    found.path, found.blobs = request.param, FolderBlobs(Path(request.param), sync=False)
+    return found
+
+
+def run(command: str) -> Result:
+    result = CliRunner().invoke(main.main, as_a_shell(command))
+    assert result.exit_code == 0, (command, result.output)
+    return result
+
+
+def _named(job: Job) -> None:
+    job.log = opened(job.blobs, program=partial(jobgraphs.keep, job.blobs, JobGraph("words", b"proto"), {}))
+
+
+def place(words: list[str]) -> str:
+    """Return the folder in a command's words."""
+    return words[1].removeprefix("./")
+
+
+def test_headline_resumes_the_job_in_its_folder(job: Job) -> None:
+    _named(job)
+    (command,) = commands_in(headline({**record_of(job.blobs), "mode": "suspended"}).line)
+    words = as_a_shell(command)
+    assert (words[0], place(words), words[2:]) == ("resume", str(job.blobs), [])
+
+
+def test_unanswered_request_names_the_status(job: Job) -> None:
+    _named(job)
+    status, resume = commands_in(unanswered_remedy(job.blobs, job.path))
+    assert job.path in run(status).output
+    assert place(as_a_shell(resume)) == job.path
+
+
+def test_savepoint_is_checked_and_resumed_by_its_description(job: Job) -> None:
+    _named(job)
+    job.micro_batch(pin="late")
+    job.micro_batch()
+    described = run(shlex.join(["arcbeam", "savepoints", f"./{job.path}", "describe", "late"])).output
+    resume, check = commands_in(described)
+    assert "complete and readable" in run(check).output
+    words = as_a_shell(resume)
+    assert (words[0], place(words)) == ("resume", f"{job.path}/savepoints/late")
+    assert words[2:] == ["--discard_later_micro_batches"], "there is a later micro-batch"
+    (again,) = commands_in(run(f"arcbeam inspect {shlex.quote(f'./{job.path}')}").output)
+    assert Path(place(as_a_shell(again))).name == job.path
+
+
+def test_refused_return_copies_the_savepoint(job: Job, tmp_path: Path) -> None:
+    _named(job)
+    with pytest.raises(LaterMicroBatchesError) as caught:
+        opened(job.blobs, savepoint="early", discard=False)
+    resume, copy = commands_in(caught.value.remedy)
+    assert place(as_a_shell(resume)) == str(job.blobs)
+    assert "as a separate job" in run(copy).output
+    assert (tmp_path / "TARGET").is_dir()
