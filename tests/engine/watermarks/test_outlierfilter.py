@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from arcbeam.engine.watermarks import outlierfilter
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.outlierfilter import Belief, believed
+from arcbeam.engine.watermarks.outlierfilter import believed
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
 from arcbeam.model.observers import MOST, Observer
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
@@ -62,19 +63,31 @@ def test_stream_of_outliers_only_still_advances() -> None:
 _TIMES = st.lists(st.integers(-200, 200) | st.integers(-2000, 2000), max_size=40)
 
 
-@given(_TIMES, st.lists(_TIMES, max_size=4))
-def test_result_is_independent_of_cuts_and_order(first: list[int], more: list[list[int]]) -> None:
-    whole = _believed(None, *first, *(time for part in more for time in part))
-    # Each part is a shard's, which does not know the others; micro-batches are taken one by one.
-    now: Belief | tuple[int | None, tuple[int, ...]] = _believed(None, *first)
-    before = now[0]
-    for part in more:
-        own, doubted = _believed(None, *part)
-        latest = max((each for each in (now[0], own) if each is not None), default=None)
-        now = _believed(latest, *now[1], *doubted)
-        assert before is None or (now[0] is not None and now[0] >= before), "it never decreases"
-        before = now[0]
-    assert now == whole
+_NEAR = st.lists(st.integers(0, 12).map(lambda n: 10 * n), max_size=8)
+"""Times of which many are a jump apart."""
+
+
+@given(
+    st.one_of(st.lists(_TIMES, min_size=1, max_size=5), st.lists(_NEAR, min_size=1, max_size=5)),
+    st.sampled_from([(MOST, 2), (2, 1), (3, 1), (3, 2), (4, 3), (5, 2), (5, 4)]),
+)
+@example([[0, 10, 100]], (3, 2))
+@example([[0, 5, 10, 100]], (4, 3))
+def test_result_is_independent_of_cuts_and_order(parts: list[list[int]], limits: tuple[int, int]) -> None:
+    """Also if there are more doubted times than are kept. Without new times nothing changes."""
+    (first, *more), (most, others) = parts, limits
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outlierfilter, "MOST", most)
+        whole = believed(None, [*first, *(time for part in more for time in part)], _JUMP, others)
+        # Each part is a shard's, which does not know the others; micro-batches are taken one by one.
+        now = believed(None, first, _JUMP, others)
+        for part in (*more, []):
+            own, before = believed(None, part, _JUMP, others), now
+            latest = max((each for each in (now.latest, own.latest) if each is not None), default=None)
+            now = believed(latest, [*now.doubted, *own.doubted], _JUMP, others)
+            assert before.latest is None or (now.latest is not None and now.latest >= before.latest)
+        assert now == whole
+        assert len(now.doubted) < most
 
 
 @given(_TIMES, st.integers(-2000, 2000), st.integers(1, _JUMP))
