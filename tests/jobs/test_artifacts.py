@@ -187,10 +187,13 @@ def test_invalid_name_in_resolution_is_refused(tmp_path: Path, fake: Fake, file:
     assert not list(tmp_path.rglob("bad"))
 
 
+@pytest.mark.parametrize("written", [str, str.upper, str.title], ids=["small", "capital", "mixed"])
 @pytest.mark.parametrize("announced", ["right", "wrong"])
-def test_content_is_compared_with_hash(client: Client, fake: Fake, file: Callable[..., Path], announced: str) -> None:
+def test_content_is_compared_with_hash(
+    client: Client, fake: Fake, file: Callable[..., Path], announced: str, written: Callable[[str], str]
+) -> None:
     path = file("x", b"content")
-    digest = hashlib.sha256(b"content" if announced == "right" else b"other").hexdigest()
+    digest = written(hashlib.sha256(b"content" if announced == "right" else b"other").hexdigest())
     token = client.prepare(a_pipeline(artifact(path, "x", digest))).preparation_id
     if announced == "right":
         offer(client, token)

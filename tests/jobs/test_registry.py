@@ -60,6 +60,26 @@ def test_transition_requires_allowed_state(registry: Registry) -> None:
     assert len(registry.events("j-1", 0)) == 1
 
 
+def test_start_is_that_of_the_first_run(registry: Registry) -> None:
+    add(registry)
+    add(registry, "j-2")
+    assert registry.started("j-1") == 0
+    stopped, running = {JobState.STOPPED}, {JobState.RUNNING}
+    for id, state, before, at in (
+        ("j-1", JobState.STARTING, stopped, 200),
+        ("j-2", JobState.STARTING, stopped, 210),
+        ("j-2", JobState.RUNNING, {JobState.STARTING}, 220),
+        ("j-1", JobState.RUNNING, {JobState.STARTING}, 300),
+        # Suspended, and resumed by the server.
+        ("j-1", JobState.STOPPED, running, 400),
+        ("j-1", JobState.STARTING, stopped, 500),
+        ("j-1", JobState.RUNNING, {JobState.STARTING}, 600),
+        ("j-1", JobState.DONE, running, 700),
+    ):
+        assert registry.transition(id, state, before, at)
+    assert (registry.started("j-1"), registry.started("j-2"), registry.started("j-3")) == (300, 220, 0)
+
+
 def test_events_continue_after_last_one_seen(registry: Registry) -> None:
     add(registry)
     registry.log("j-1", Level.BASIC, "one", 1)

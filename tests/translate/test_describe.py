@@ -203,3 +203,45 @@ def test_triggers_of_the_python_sdk_are_described() -> None:
     }
     assert kinds <= set(_WHEN)
     assert len(kinds) >= 11
+
+
+def _coders(**coders: tuple[str, tuple[str, ...]]) -> Any:
+    """Return components with coders: a URN, and the ids of its components."""
+    found = runner_pb.Components()
+    for id, (urn, parts) in coders.items():
+        found.coders[id].spec.urn = urn
+        found.coders[id].component_coder_ids.extend(parts)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ("kv", True),
+        ("alike", True),
+        ("turned", False),
+        ("first", False),
+        ("none", False),
+        ("longer", False),
+        ("nested", False),
+        ("iterable", False),
+        ("int", False),
+    ],
+)
+def test_coders_are_the_same_with_all_components(other: str, same: bool) -> None:
+    """Another SDK may write a tuple coder with more components, or with fewer."""
+    components = _coders(
+        int=("varint", ()),
+        text=("string", ()),
+        number=("varint", ()),
+        kv=("tuple", ("int", "text")),
+        alike=("tuple", ("number", "text")),
+        turned=("tuple", ("text", "int")),
+        first=("tuple", ("int",)),
+        none=("tuple", ()),
+        longer=("tuple", ("int", "text", "text")),
+        nested=("tuple", ("int", "kv")),
+        iterable=("iterable", ("int", "text")),
+    )
+    assert describe.same_coder(components, "kv", other) == same
+    assert describe.same_coder(components, other, "kv") == same
