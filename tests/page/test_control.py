@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from arcbeam.errors import RequestRefusedError
 from arcbeam.page.app import app_of
-from arcbeam.page.control import Operations, allowed, not_now
+from arcbeam.page.control import Operation, Operations, allowed, not_now
 from arcbeam.page.sources import Control, FolderSource, Listed
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
@@ -101,6 +101,46 @@ def test_request_that_a_page_shows_does_not_change() -> None:
     assert (ended.state, ended.text) == ("done", "done so")
     assert shown is not None
     assert (shown.state, shown.text) == ("running", "")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_request_that_has_ended_does_not_begin_again(refused: bool) -> None:
+    operations, calls = Operations(), list[str]()
+
+    def call() -> str:
+        calls.append("call")
+        if refused:
+            raise RequestRefusedError("the job drains")
+        return "done so"
+
+    def ended(number: str) -> Operation:
+        deadline = time.monotonic() + 10
+        while (found := operations.get(number)) is None or found.state == "running":
+            assert time.monotonic() < deadline
+        return found
+
+    operations.begin("1", "a", Asked.DRAIN, call)
+    first = ended("1")
+    assert first.state == ("refused" if refused else "done")
+    operations.begin("1", "a", Asked.DRAIN, call)
+    assert operations.get("1") is first
+    # Another form is another request, of the same kind, too.
+    operations.begin("2", "a", Asked.DRAIN, call)
+    assert ended("2") == first
+    assert calls == ["call", "call"]
+
+
+@pytest.mark.parametrize("what", EVERY)
+def test_form_sent_again_after_its_end_asks_once(job: FolderBlobs, what: Asked) -> None:  # noqa: F811
+    control = Noted()
+    control.go.set()
+    page = client(Controlled(control, running(job)))
+    form = fields(page.get(f"/job/a/control/{what}").text) | {"name": "before"}
+    for _ in range(2):
+        answer = page.post(f"/job/a/control/{what}", data=form, headers=ORIGIN)
+        assert answer.status_code == 303
+        result(page, answer.headers["location"], "The request is done")
+    assert control.asked == [(what, "before")]
 
 
 @pytest.mark.parametrize("what", EVERY)

@@ -41,6 +41,26 @@ def test_only_changed_fragments_are_sent() -> None:
     assert sent(stream.messages(after)) == []
 
 
+def versions(messages: Any) -> list[str]:
+    return [message.split("\n")[1].removeprefix("id: ") for message in messages]
+
+
+def test_version_is_that_of_the_last_complete_update() -> None:
+    pages = [rendered({"a": f"<p>{n}</p>", "b": f"<p>{n // 2}</p>"}) for n in range(5)]
+    stream = Stream(pages[0].shape, pages[0].digests)
+    for page in pages[1:]:
+        messages = stream.messages(page)
+        assert versions(messages) == [stream.version] == [page.version]
+        assert stream.shown is page
+    # Two more than fit into one update: what the browser shows has no version, until it has all.
+    large = [rendered({str(at): f"{n}" * UPDATE_BYTES for at in range(3)}) for n in range(3)]
+    stream = Stream(large[0].shape, large[0].digests)
+    for page in large[1:]:
+        found = [versions(stream.messages(page)) for _ in range(4)]
+        assert found == [[f"{page.shape}-"], [f"{page.shape}-"], [page.version], []]
+        assert stream.version == page.version
+
+
 def test_passing_time_alone_is_no_change() -> None:
     before = rendered({"a": '<p><time data-at="7">1 s ago</time></p>'})
     stream = Stream(before.shape, before.digests)

@@ -7,9 +7,11 @@ import re
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from arcbeam.page.app import app_of
+from arcbeam.page.security import FormTokens, cookie_of
 from tests.page.test_app import Fixed
 
 pytestmark = pytest.mark.contract("PAGE-02")
@@ -62,3 +64,23 @@ def test_login_leads_to_the_requested_page_of_this_host(path: str, to: str) -> N
     page.cookies.clear()
     answer = page.get(f"{path}{'&' if '?' in path else '?'}token=secret")
     assert (answer.status_code, answer.headers["location"]) == (303, to)
+
+
+def asking(cookie: str) -> Request:
+    """Return a request of a session."""
+    headers = [(b"host", b"127.0.0.1:8001"), (b"cookie", cookie.encode())]
+    return Request({"type": "http", "method": "GET", "path": "/", "headers": headers, "server": ("127.0.0.1", 8001)})
+
+
+def test_token_of_a_form_is_for_its_parts_alone() -> None:
+    tokens = FormTokens()
+    forms = [("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), ("", "abc"), ("a", "b", "c"), ("c", "ab")]
+    forms += [("a\0b", "c"), ("a", "b\0c"), ('a", "b', "c"), ("a", 'b", "c')]
+    requests = [asking(""), *(asking(f"{cookie_of(asking(''))}={token}") for token in ("secret", "other", "a"))]
+    made = {(at, form): tokens.token(request, *form) for at, request in enumerate(requests) for form in forms}
+    assert len(set(made.values())) == len(made)
+    for (at, form), token in made.items():
+        assert tokens.holds(token, requests[at], *form)
+        assert not tokens.holds(token, requests[at - 1], *form)
+        assert not any(tokens.holds(token, requests[at], *other) for other in forms if other != form)
+        assert not FormTokens().holds(token, requests[at], *form)
