@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -330,3 +331,26 @@ def test_sweep_spares_new_upload_of_same_key(s3: ObjectStaging, noted: bool, mon
         writing.write(b"data")
         s3.publish([writing.finish()])
         assert s3.get("one") == b"data"
+
+
+def test_newest_of_small_files_set_aside_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers die one after the other, each at another call, and leave files aside."""
+
+    def at(files: Elsewhere) -> FileSystemStaging:
+        monkeypatch.setattr(filesystems, "_filesystem", lambda path, options: files)
+        return FileSystemStaging(f"elsewhere://{tmp_path}/out", {})
+
+    whole, most = at(Elsewhere(PipelineOptions([]))), 0
+    for case, lasts in enumerate(itertools.product(range(1, 12), repeat=2)):
+        name = f"small{case}"
+        whole.put(name, b"first", ".arcbeam/job-1/1-t-0")
+        current = b"first"
+        for number, last in enumerate(lasts):
+            data = b"%d" % number
+            with contextlib.suppress(OSError):
+                at(Shared(last=last)).put(name, data, ".arcbeam/job-1/1-t-0")
+            found = whole.get(name)
+            assert found in (current, data), lasts
+            current = found
+            most = max(most, len(whole._aside(name)))
+    assert most > 1

@@ -15,6 +15,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import window
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.harness.operations.publishoperation import OpenPublisher
@@ -219,6 +220,7 @@ class MicroBatches:
 
     def __init__(self, folder: Path, *cut: tuple[int, float | None], runs: int = 1, clock: Sequence[int] = ()) -> None:
         self.folder, self.cut, self.runs, self.clock = folder, cut, runs, clock
+        self.now = 0
         self.seen: list[dict[str, list[str]]] = []
 
     def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
@@ -228,11 +230,8 @@ class MicroBatches:
         for number, (count, seconds) in enumerate(self.cut, 1):
             some, came = came[:count], came[count:]
             watermark = MAX_TIMESTAMP if seconds is None else Timestamp(int(seconds * SECOND))
-            micro_batch = MicroBatch(
-                [(key, [one]) for key, one in some],
-                watermark,
-                Timestamp(SECOND * (self.clock[number - 1] if self.clock else 0)),
-            )
+            self.now = self.clock[number - 1] if self.clock else 0
+            micro_batch = MicroBatch([(key, [one]) for key, one in some], watermark, Timestamp(SECOND * self.now))
             for run in range(self.runs):
                 with attempt(number, (1, 0), f"{number}.{run}"):
                     committed = shard.view
@@ -251,10 +250,10 @@ class MicroBatches:
         assert not shard.left_over()
 
 
-def stream(folder: Path, played: Any, lines: Any, size: int, **arguments: Any) -> InMicroBatches:
-    """Create a chunk for each line, with its second."""
+def stream(folder: Path, played: Any, lines: Any, size: int, records: int = 1, **arguments: Any) -> InMicroBatches:
+    """Create a chunk for each line, or for several, with its second."""
     with pytest.MonkeyPatch.context() as patch, InMicroBatches(played) as p:
-        patch.setattr(keyed, "_RECORDS", 1)
+        patch.setattr(keyed, "_RECORDS", records)
         timed = p | beam.Create(lines, reshuffle=False)
         timed |= "Timed" >> beam.Map(lambda line: window.TimestampedValue(*line)).with_output_types(str)
         if size:
@@ -316,6 +315,33 @@ def test_clock_closes_parts(tmp_path: Path, roll: Roll, lines: list[list[str]]) 
     stream(tmp_path, played, LINES, 0, roll=roll)
     assert [[line for part in seen.values() for line in part] for seen in played.seen[:3]] == lines[:3]
     assert sorted(line for part in played.seen[-1].values() for line in part) == list("abcdef")
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize(
+    ("elements", "parts", "counts"),
+    [
+        # Each second chunk fills a part, and begins the next one.
+        (3, ["abc", "d", "ef"], [0, 1, 1, 2, 2, 2, 3, 3]),
+        (5, ["abcd", "ef"], [0, 0, 1, 1, 1, 1, 2, 2]),
+    ],
+)
+def test_age_of_a_part_counts_from_its_own_first_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int, elements: int, parts: list[str], counts: list[int]
+) -> None:
+    """Chunks of two records, at 10, 90 and 200 seconds."""
+    cut = [(1, 0), (1, 0), (0, 0), (0, 0), (1, 0), (0, 0), (0, 0), (0, None)]
+    played = MicroBatches(tmp_path, *cut, runs=runs, clock=[10, 90, 120, 195, 200, 290, 301, 302])
+
+    class Now(SdkTimestamp):  # type: ignore[misc]
+        @staticmethod
+        def now() -> Any:
+            return SdkTimestamp(played.now)
+
+    monkeypatch.setattr(keyed, "Timestamp", Now)
+    stream(tmp_path, played, LINES, 0, records=2, roll=Roll(elements=elements, seconds=100))
+    files = [(f"part-00000-0000{n}.txt", list(lines)) for n, lines in enumerate(parts)]
+    assert played.seen == [dict(files[:count]) for count in counts]
 
 
 def test_shards_and_destinations_have_separate_state(tmp_path: Path) -> None:
