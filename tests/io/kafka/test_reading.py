@@ -47,6 +47,33 @@ def test_partition_without_records_is_idle() -> None:
 
 
 @pytest.mark.contract("KAFKA-02")
+@pytest.mark.parametrize("before", [True, False], ids=["before the answer", "after the answer"])
+def test_record_that_comes_while_its_end_is_requested_is_not_late(before: bool) -> None:
+    """The clock goes on while a broker is asked. What it did not know yet has a later time than the question."""
+    now, times = [NOW], [0]
+
+    class Appended(Log):
+        def end(self) -> int | None:
+            known, times[0] = self.last, times[0] + 1
+            # The first question is whether to wait for records, the second one is about the promise.
+            if times == [2]:
+                self.messages.append(Message(0, int((now[0] + 2) * 1_000)))
+                self.last, now[0] = 1, now[0] + 5
+            return self.last if before else known
+
+    log = Appended()
+    fn = reader(log, Times(CREATED, 0, True))
+    fn._clock = lambda: now[0]
+    estimator = ManualWatermarkEstimator(None)
+    assert read(fn, PARTITION, estimator=estimator)[0].outputs == []
+    promised = estimator.current_watermark()
+    processed, _ = read(fn, PARTITION, estimator=estimator)
+    (output,) = processed.outputs
+    assert output.timestamp >= promised
+    assert (promised.micros == NOT_BEGUN) == before
+
+
+@pytest.mark.contract("KAFKA-02")
 def test_open_transaction_holds_the_watermark() -> None:
     processed, _ = read(reader(log_of(0, 1, last=5, reaches=2)), PARTITION)
     assert (processed.rest.start, processed.watermark) == (2, 499)
