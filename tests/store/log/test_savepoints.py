@@ -114,6 +114,37 @@ def test_copy_has_only_committables_that_are_perhaps_not_published(memory: Durab
     assert (copied("one"), len(copied("two"))) == ((), 1)
 
 
+_A, _B, _C = (Committable("write", payload) for payload in (b"a", b"b", b"c"))
+
+
+@pytest.mark.parametrize(
+    ("earlier", "head", "kept"),
+    [
+        ((), (), False),
+        ((), (_A,), False),
+        ((_A,), (), False),
+        ((_A,), (_B,), False),
+        ((_A, _B), (_C,), False),
+        ((_A,), (_A,), True),
+        ((_A, _B), (_B, _A), True),
+        ((_A, _B), (_A,), True),
+        ((_A, _B), (_B,), True),
+        ((_A,), (_B, _A), True),
+        ((_A, _B), (_B, _C), True),
+        # A publisher that was renamed has them under its new name.
+        ((_A,), (Committable("renamed", b"a"),), True),
+    ],
+)
+def test_committables_that_the_job_still_carries_are_copied(
+    memory: DurableBlobs, tmp_path: Path, earlier: tuple[Any, ...], head: tuple[Any, ...], kept: bool
+) -> None:
+    log = opened(memory)
+    log.propose(pinned(log.draft(Timestamp(1), committables=earlier), "one"))
+    log.propose(log.draft(Timestamp(2), committables=head))
+    found = copy_savepoint(memory, log.head, "one", MemoryBlobs(), tmp_path / "scratch").committables
+    assert found == (earlier if kept else ())
+
+
 def test_interrupted_copy_is_completed(job: CommitLog, tmp_path: Path) -> None:
     inner = FolderBlobs(tmp_path / "copy", sync=False)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.durable import BlobInfo, DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
 from arcbeam.store.log import jobgraphs, sweep
 from arcbeam.store.log.chain import read_manifest
@@ -20,7 +22,7 @@ from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.jobgraphfile import JobGraph
-from arcbeam.store.manifest.names import Written, written_name
+from arcbeam.store.manifest.names import Written, manifest_name, written_name
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import delta, opened, read_head
 
@@ -223,3 +225,75 @@ def test_sweep_stops_during_takeover(memory: DurableBlobs) -> None:
     swept = Sweeper(log, keep=0).sweep()
     assert (swept.files, swept.manifests) == ((), ())
     assert names(memory, "manifests") == before
+
+
+class Listing(MemoryBlobs):
+    """A store whose listing lacks some names; notes what is deleted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lacks: set[str] = set()
+        self.deleted: list[str] = []
+
+    @override
+    def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
+        return (info for info in super().list(prefix, after) if info.name not in self.lacks)
+
+    @override
+    def delete(self, name: str) -> None:
+        self.deleted.append(name)
+        super().delete(name)
+
+
+@pytest.mark.parametrize("lacks", [(4,), (5,), (7,), (4, 5, 6, 7), ()])
+def test_manifests_are_deleted_from_the_old_floor_on_whatever_is_listed(lacks: tuple[int, ...]) -> None:
+    """A reader of the old floor must find out that it is one, so the floor's manifest is the first to go."""
+    blobs = Listing()
+    log = opened(blobs)
+    sweeper = Sweeper(log, keep=0)
+    for until in (4, 8):
+        while log.head.micro_batch < until:
+            micro_batch(log)
+        if until == 8:
+            blobs.deleted.clear()
+            blobs.lacks = {manifest_name(number) for number in lacks}
+        assert (sweeper.sweep().manifests, log.floor) == (
+            tuple(manifest_name(number) for number in range(until - 4, until)),
+            until,
+        )
+    assert [name for name in blobs.deleted if name.startswith("manifests")] == [
+        manifest_name(number) for number in range(4, 8)
+    ]
+    assert sorted(name for name in blobs.data if name.startswith("manifests")) == [manifest_name(8)]
+
+
+@pytest.mark.contract("STORE-05")
+@pytest.mark.parametrize("seed", range(12))
+def test_sweeps_between_savepoints_and_drivers_keep_what_counts(seed: int) -> None:
+    """Savepoints are taken and deleted, drivers take over, and the number of micro-batches to keep changes."""
+    memory = MemoryBlobs()
+    chance, log, openings = random.Random(seed), opened(memory), {0}
+    sweeper, fresh = Sweeper(log), seed % 2
+    for number in range(50):
+        match chance.choice(["commit", "commit", "pin", "unpin", "open", "sweep"]):
+            case "commit":
+                micro_batch(log)
+            case "pin":
+                micro_batch(log, f"of-{number}")
+            case "unpin" if log.head.pins:
+                draft = log.draft(Timestamp(0), shards=log.head.shards)
+                log.propose(unpinned(draft, chance.choice(log.head.pins).name))
+            case "open":
+                log = opened(memory)
+                openings.add(log.head.micro_batch)
+                sweeper = Sweeper(log)
+            case "sweep":
+                sweeper = Sweeper(log) if fresh else sweeper
+                sweeper._keep = chance.choice([0, 1, 3])
+                sweeper.sweep()
+                kept = {of: read_manifest(memory, of) for of in range(log.floor, log.head.micro_batch + 1)}
+                pins = {pin.micro_batch for manifest in kept.values() for pin in manifest.pins}
+                kept |= {of: read_manifest(memory, of) for of in pins}
+                left = {name.rpartition("/")[2] for name in names(memory, "manifests")}
+                assert {int(name) for name in left} - openings == kept.keys() - openings
+                assert set(names(memory)) == {name for manifest in kept.values() for name in manifest.file_names()}
