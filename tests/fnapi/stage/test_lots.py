@@ -53,6 +53,25 @@ def test_key_that_may_equal_another_is_alone(key: Any) -> None:
     assert keys.has_room(b"", FAST.encode(key)), "it is there already"
 
 
+def test_keys_after_one_that_was_alone_share_a_bundle() -> None:
+    """A bundle is opened for each key that has no room: how many are there?"""
+
+    def bundles(*added: Any) -> int:
+        keys, count = any_keys(), 1
+        for key in map(FAST.encode, added):
+            if not keys.has_room(b"", key):
+                keys.clear()
+                count += 1
+            keys.add(b"", key)
+        return count
+
+    assert bundles("a", "b", "c") == 1
+    assert bundles(1.0, "a", "b", "c") == 2
+    assert bundles("a", "b", 1.0, "c", "d", "e") == 3
+    assert bundles(True, 1.0, "a", "b", True, "c", "d") == 5
+    assert bundles(1.0, 1.0, "a", 1.0) == 3
+
+
 def test_key_that_is_cut_short_is_alone() -> None:
     keys = any_keys()
     keys.add(b"", FAST.encode(1))

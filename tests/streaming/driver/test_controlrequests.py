@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.engine.coordinator import Event
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.requests import Answer, Said
@@ -43,6 +45,38 @@ def test_driver_starts_at_time_of_driver_before(monkeypatch: pytest.MonkeyPatch)
     clock = WallClock()
     clock.start_at(Timestamp(7_000_000))
     assert clock.now() == 7_000_000
+
+
+@pytest.mark.contract("ENG-07")
+@pytest.mark.parametrize(
+    ("until", "seconds"),
+    [
+        (None, None),
+        (Timestamp(0), 0.0),
+        (Timestamp(5_000_000), 0.0),
+        (Timestamp(5_250_000), 0.25),
+        (Timestamp(65_000_000), 60.0),
+        (Timestamp(65_000_001), 60.0),
+        (Timestamp(3_605_000_000), 60.0),
+        (MAX_TIMESTAMP, 60.0),
+    ],
+)
+def test_driver_reads_its_clock_at_least_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, until: Timestamp | None, seconds: float | None
+) -> None:
+    """The machine may sleep, and its clock may be set, while the driver waits."""
+    waits: list[float | None] = []
+
+    class Waits(queue.SimpleQueue[Event]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Event:
+            waits.append(timeout)
+            raise queue.Empty
+
+    monkeypatch.setattr(time, "time_ns", lambda: 5 * SECOND)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 0)
+    monkeypatch.setattr(queue, "SimpleQueue", Waits)
+    assert EventQueue(WallClock()).next(until) is None
+    assert waits == [seconds]
 
 
 def soon(condition: Callable[[], bool]) -> None:
