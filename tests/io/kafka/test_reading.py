@@ -49,7 +49,7 @@ def test_partition_without_records_is_idle() -> None:
 @pytest.mark.contract("KAFKA-02")
 @pytest.mark.parametrize("before", [True, False], ids=["before the answer", "after the answer"])
 def test_record_that_comes_while_its_end_is_requested_is_not_late(before: bool) -> None:
-    """The clock goes on while a broker is asked. What it did not know yet has a later time than the question."""
+    """The clock advances while a broker answers. A record that is not in the answer is later than the request."""
     now, times = [NOW], [0]
 
     class Appended(Log):
