@@ -11,6 +11,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineState
 
 from arcbeam import ArcbeamRunner
 from arcbeam.runner import job
@@ -88,7 +89,7 @@ def test_watched_jobs_figures_grow_within_tasks(monkeypatch: pytest.MonkeyPatch,
     _ = large | beam.Map(_slow)
     result: Any = p.run()
     seen, states = [], []
-    while result.state not in ("DONE", "FAILED"):
+    while not PipelineState.is_terminal(result.state):
         run = result._job._run
         if run is not None:
             seen.append(run.progress().elements)
