@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from arcbeam.errors import InvalidPipelineError, SetupError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.monitoring.prometheus import Counter, exposed, exposing
 from arcbeam.options import ArcbeamOptions
+from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.streaming.status.reasons import Cause
 from arcbeam.streaming.status.snapshot import Since
 from arcbeam.streaming.status.status import OutputStatus, StageStatus, Status
@@ -73,6 +75,7 @@ _STATUS = Status(
     {1: 77},
     {1: 2},
     window=Duration(60_000_000),
+    driver=DriverNote(1, "host:run", 7, Timestamp(0), Timestamp(9_000_000), 10.0, "waiting", failures=2),
 )
 
 
@@ -97,7 +100,10 @@ def test_page_has_all_metrics_with_labels(monkeypatch: pytest.MonkeyPatch) -> No
         'arcbeam_source_elements_total{job="job-1"} 3',
         'arcbeam_source_rate{job="job-1"} 12.5',
         'arcbeam_user_total{job="job-1",step="Parse",namespace="lines",name="bad"} 7',
-        'arcbeam_micro_batch_seconds{job="job-1",part="all"} 0.5',
+        'arcbeam_up{job="job-1"} 1',
+        'arcbeam_micro_batch_seconds{job="job-1"} 0.5',
+        'arcbeam_micro_batch_part_seconds{job="job-1",part="commit"} 0.01',
+        'arcbeam_failed_tries_total{job="job-1"} 2',
         'arcbeam_behind_seconds{job="job-1"} 60.0',
         'arcbeam_state_bytes{job="job-1",level="1"} 77',
         f"arcbeam_input_watermark_seconds{{{of}}} 5.0",
@@ -134,7 +140,10 @@ def test_page_has_all_metrics_with_labels(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_page_has_only_known_metrics() -> None:
-    assert exposed("job-1", None, None) == ""
+    (versions, up) = [line for line in exposed("job-1", None, None).splitlines() if not line.startswith("#")]
+    labels = ",".join(f'{name}="[^"]+"' for name in ("python", "version", "beam", "spark"))
+    assert re.fullmatch(rf"arcbeam_build_info\{{{labels}\}} 1", versions)
+    assert up == 'arcbeam_up{job="job-1"} 1'
     assert "arcbeam_tasks_total" in exposed("job-1", None, JobProgress((), 10, 3))
     quiet = replace(_STATUS, watermark=MIN_TIMESTAMP, stages=(replace(_STAGE, input_since=None, total={}),))
     assert "arcbeam_behind" not in exposed("job-1", quiet, None)

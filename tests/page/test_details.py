@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -167,19 +167,30 @@ def test_metrics_cover_all_jobs(job: FolderBlobs) -> None:  # noqa: F811
     text = exposition(source)
     assert 'arcbeam_micro_batch_total{job="twin (/a)"} 1' in text
     assert 'arcbeam_stage_state_rows{job="twin (/b)",stage="read"}' in text
-    assert 'arcbeam_tasks_total{job="words"} 3' in text
-    for up, name in ((1, "twin (/a)"), (1, "words"), (0, "failed"), (0, "lost"), (0, "/h")):
+    assert 'arcbeam_tasks_total{job="words (c)"} 3' in text
+    for up, name in ((1, "twin (/a)"), (1, "words (c)"), (0, "failed (/f)"), (0, "lost (g)"), (0, "/h")):
         assert f'arcbeam_up{{job="{name}"}} {up}\n' in text
-    assert 'micro_batch_total{job="failed"}' not in text
-    assert '"ended"' not in text
-    assert '"suspended"' not in text
+    assert 'micro_batch_total{job="failed (/f)"}' not in text
+    assert '"ended' not in text
+    assert '"suspended' not in text
     assert text.count("# TYPE arcbeam_micro_batch_total") == 1
+
+
+def test_label_of_a_job_does_not_depend_on_other_jobs(job: FolderBlobs) -> None:  # noqa: F811
+    one, twin = (Listed(id, f"/{id}", {**record_of(job), "due": None, "name": "twin"}) for id in "ab")
+    # A service knows the folder of its job only when the job runs.
+    early, later = (replace(twin, label=label, state="RUNNING") for label in ("b at h", "b at h, in /b"))
+    labels = [
+        set(re.findall(r'job="([^"]*)"', exposition(Fixed(*jobs))))
+        for jobs in ((one,), (one, twin), (one, early), (one, later))
+    ]
+    assert labels == [{"twin (/a)"}, {"twin (/a)", "twin (/b)"}, *[{"twin (/a)", "twin (b)"}] * 2]
 
 
 def test_counters_of_a_service_are_metrics() -> None:
     metrics = [{"kind": "counters", "step": "Parse", "namespace": "n", "name": "bad", "value": 7}]
     source = ServiceSource(Gone(metrics=metrics), "the server")
-    assert 'arcbeam_user_total{job="words",step="Parse",namespace="n",name="bad"} 7' in exposition(source)
+    assert 'arcbeam_user_total{job="words (a)",step="Parse",namespace="n",name="bad"} 7' in exposition(source)
 
 
 def test_prometheus_gives_the_token_in_its_header() -> None:

@@ -143,8 +143,8 @@ def test_ended_jobs_stay_ended_without_contact() -> None:
     # The notice has to go.
     assert 'http-equiv="refresh"' in failed
     metrics = page.get("/metrics").text
-    assert 'arcbeam_up{job="words"} 0' in metrics
-    assert not any(f'job="{state["name"]}"' in metrics for state in ended)
+    assert 'arcbeam_up{job="words (a)"} 0' in metrics
+    assert not any(f'job="{state["name"]} (' in metrics for state in ended)
 
 
 def test_without_contact_from_the_start_nothing_is_asserted() -> None:

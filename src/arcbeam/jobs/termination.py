@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, Protocol
 
-from arcbeam.errors import ArcbeamError
+from arcbeam.errors import ArcbeamError, InvalidPipelineError
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -43,6 +43,30 @@ class OnSigterm(StrEnum):
     SUSPEND = "suspend"
     DRAIN = "drain"
     CANCEL = "cancel"
+
+    @classmethod
+    def of(cls, given: str | None, *, bounded: bool, kept: bool) -> OnSigterm:
+        """Return what a SIGTERM does to a job.
+
+        Args:
+            given: the value of the option.
+            bounded: whether it is a batch job.
+            kept: whether it has a folder from which it can be resumed.
+
+        Raises:
+            InvalidPipelineError: it is to be suspended, but has no such folder.
+        """
+        if bounded:
+            return cls.CANCEL
+        if given is None:
+            return cls.SUSPEND if kept else cls.CANCEL
+        if (how := cls(given)) is cls.SUSPEND and not kept:
+            raise InvalidPipelineError(
+                "--on_sigterm=suspend needs a folder from which to resume the job: without one, its state is lost when "
+                "it ends",
+                "give it a --checkpoint_dir",
+            )
+        return how
 
 
 class Endable(Protocol):

@@ -6,7 +6,10 @@ requested, so the server costs the job nothing else.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import logging
+import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,14 +26,17 @@ from arcbeam.streaming.status.status import StageStatus, Status, at_moment
 _LOG = logging.getLogger("arcbeam")
 
 FAMILIES: Final = {
-    "up": ("gauge", "On the page only: 0 if the driver seems dead or there is no contact, else 1."),
+    "build_info": ("gauge", "1; its labels are the versions of the process that answers. It has no label 'job'."),
+    "up": ("gauge", "1; on the page 0 if the driver has failed, seems dead, or there is no contact."),
     "elements": ("counter", "Elements that tasks have read."),
     "tasks": ("counter", "Tasks that have ended."),
     "micro_batch": ("counter", "The newest committed micro-batch."),
-    "micro_batch_seconds": (
+    "micro_batch_seconds": ("gauge", "Duration of the newest micro-batch, without its commit."),
+    "micro_batch_part_seconds": (
         "gauge",
-        "Duration of the newest micro-batch, by part; 'commit' is the commit of the previous micro-batch.",
+        "The measured parts of that duration; 'commit' is the commit of the previous micro-batch.",
     ),
+    "failed_tries": ("counter", "Tries of micro-batches, commits and publishing that failed since the driver began."),
     "source_elements": ("counter", "Elements that sources (splittable DoFns) have produced since the job began."),
     "source_rate": (
         "gauge",
@@ -68,6 +74,9 @@ FAMILIES: Final = {
 }
 """Type and meaning of each metric, by its family: see `name_of`."""
 
+_DISTRIBUTIONS: Final = {"version": ("arcbeam",), "beam": ("apache-beam",), "spark": ("pyspark", "pyspark-client")}
+"""Installed packages whose versions are labels of `build_info`."""
+
 
 def name_of(family: str) -> str:
     """Return the full name of a metric in Prometheus."""
@@ -79,7 +88,7 @@ class _Page:
     """A page of metrics; the lines of a family are together.
 
     Attributes:
-        job: the id of the job whose metrics are added.
+        job: the label of the job whose metrics are added; "": they are of no job.
     """
 
     def __init__(self) -> None:
@@ -87,7 +96,8 @@ class _Page:
         self._lines: dict[str, list[str]] = {}
 
     def add(self, family: str, value: float, **labels: str) -> None:
-        described = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"job": self.job, **labels}.items())
+        of_job = {"job": self.job} if self.job else {}
+        described = ",".join(f'{name}="{_escaped(text)}"' for name, text in {**of_job, **labels}.items())
         name = name_of(family)
         number = {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value, repr(value))
         self._lines.setdefault(family, []).append(f"{name}{{{described}}} {number}\n")
@@ -126,18 +136,28 @@ class Exposed:
     """A job with metrics.
 
     Attributes:
-        job: its id.
+        job: its label; see `label_of`.
         status: of a streaming job.
         progress: of any job that has begun.
         counters: of the user; committed values.
-        up: whether a driver runs it; None: the driver itself answers.
+        up: whether a driver runs it.
     """
 
     job: str
     status: Status | None = None
     progress: JobProgress | None = None
     counters: Iterable[Counter] = ()
-    up: bool | None = None
+    up: bool = True
+
+
+def label_of(name: str, where: str) -> str:
+    """Return the label of a job: it does not depend on other jobs, so it never changes.
+
+    Args:
+        name: of the job.
+        where: its folder, or its id at its job server; "": the job keeps no state.
+    """
+    return f"{name} ({where})" if name and where else name or where
 
 
 def exposed(job: str, status: Status | None, progress: JobProgress | None, counters: Iterable[Counter] = ()) -> str:
@@ -148,10 +168,10 @@ def exposed(job: str, status: Status | None, progress: JobProgress | None, count
 def exposed_jobs(jobs: Iterable[Exposed]) -> str:
     """Return all metrics of some jobs."""
     page = _Page()
+    page.add("build_info", 1, **_versions())
     for each in jobs:
         page.job = each.job
-        if each.up is not None:
-            page.add("up", int(each.up))
+        page.add("up", int(each.up))
         if each.progress is not None:
             page.add("elements", each.progress.elements)
             page.add("tasks", each.progress.tasks)
@@ -165,10 +185,25 @@ def exposed_jobs(jobs: Iterable[Exposed]) -> str:
     return page.text()
 
 
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for label, names in _DISTRIBUTIONS.items():
+        for name in names:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found.setdefault(label, importlib.metadata.version(name))
+    return found
+
+
 def _of_job(page: _Page, status: Status) -> None:
     page.add("micro_batch", status.micro_batch)
     for part, seconds in status.seconds.items():
-        page.add("micro_batch_seconds", seconds, part="all" if part == "seconds" else part)
+        # The whole is a metric of its own: beside its parts it would double their sum.
+        if part == "seconds":
+            page.add("micro_batch_seconds", seconds)
+        else:
+            page.add("micro_batch_part_seconds", seconds, part=part)
+    if status.driver is not None:
+        page.add("failed_tries", status.driver.failures)
     page.add("source_elements", sum(stage.total.get("made", 0) for stage in status.stages))
     if status.rate is not None:
         page.add("source_rate", status.rate)

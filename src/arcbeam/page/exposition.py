@@ -6,12 +6,11 @@ Owns which jobs have metrics, and their labels. `arcbeam.monitoring.prometheus` 
 from __future__ import annotations
 
 import time
-from collections import Counter as Counts
 from collections.abc import Iterator
 from typing import Final
 
 from arcbeam.console.progressline import JobProgress
-from arcbeam.monitoring.prometheus import Counter, Exposed, exposed_jobs
+from arcbeam.monitoring.prometheus import Counter, Exposed, exposed_jobs, label_of
 from arcbeam.page.sources import Listed, Record, Source
 from arcbeam.page.states import is_live
 from arcbeam.streaming.status.records import status_from
@@ -26,18 +25,15 @@ _FAILED_SECONDS: Final = 3600.0
 def exposition(source: Source) -> str:
     """Return the metrics of all jobs that run or should run, in Prometheus' text form.
 
-    The label `job` is the name of the job, with its folder or id if several have that name.
+    The label `job` is the name of the job, and its folder or its id at a job server.
     """
     return exposed_jobs(_jobs(source))
 
 
 def _jobs(source: Source) -> Iterator[Exposed]:
-    listed = [job for job in source.jobs() if _wanted(job)]
-    names = Counts(_name(job) for job in listed)
-    for each in listed:
-        name = _name(each)
-        label = name if names[name] == 1 else f"{name} ({each.label})"
-        up = _is_up(each)
+    for each in [job for job in source.jobs() if _wanted(job)]:
+        # SUBTLE: the label of a job with a service gets the job's folder later.
+        label, up = label_of(_name(each), each.id if each.state else each.label), _is_up(each)
         # The list has no stages. Without a driver, old figures would look like present ones.
         if not up or (found := source.job(each.id)) is None:
             yield Exposed(label, up=up)
@@ -47,7 +43,7 @@ def _jobs(source: Source) -> Iterator[Exposed]:
 
 
 def _name(job: Listed) -> str:
-    return job.name or (str(job.record.get("name") or "") if job.record is not None else "") or job.label
+    return job.name or (str(job.record.get("name") or "") if job.record is not None else "")
 
 
 def _wanted(job: Listed) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 from arcbeam import errors, secrets
 from arcbeam.console.progressline import ProgressLine, announce, watched
 from arcbeam.engine.coordinator import EndState
-from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
+from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import OnSigterm
@@ -30,7 +30,7 @@ from arcbeam.model import texts
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import MOST_SHARDS, BundleReport
 from arcbeam.monitoring import tracing
-from arcbeam.monitoring.prometheus import Counter, exposed, exposing
+from arcbeam.monitoring.prometheus import Counter, exposed, exposing, label_of
 from arcbeam.options import LEAST_SHARDS, ArcbeamOptions, given
 from arcbeam.runner.asking import Asking
 from arcbeam.runner.jobgraph import StoredJobGraph
@@ -130,7 +130,8 @@ class Job:
         # SUBTLE: not the server's id: a driver that was killed may have left a temporary location of that name.
         self._run_id = f"{id}-{token}" if id else self.id
         self._plan, self._options, self._worker_setup = plan, options, worker_setup
-        self.on_sigterm, self.sigterm_seconds = _on_sigterm(plan, options), float(options.sigterm_seconds)
+        self.on_sigterm = OnSigterm.of(options.on_sigterm, bounded=plan.bounded, kept=bool(options.checkpoint_dir))
+        self.sigterm_seconds = float(options.sigterm_seconds)
         self._follower, self._program, self._shards = follower or Follower(), program, shards
         self._observed = bool(id) or options.page_port is not None
         self._run: BatchRun | streamingjob.StreamRun | None = None
@@ -336,8 +337,12 @@ class Job:
 
     def _label(self) -> str:
         """Return the job's name in messages."""
+        return job_label(self.name, self._folder())
+
+    def _folder(self) -> str:
+        """Return the folder that keeps the job's state, for people; "" if it keeps none."""
         run = self._run
-        return job_label(self.name, shown(run.store) if isinstance(run, streamingjob.StreamRun) and run.kept else "")
+        return shown(run.store) if isinstance(run, streamingjob.StreamRun) and run.kept else ""
 
     def _begun_run(self, what: Asked) -> streamingjob.StreamRun:
         """Return the run; wait until it has begun."""
@@ -397,21 +402,20 @@ class Job:
         if status is not None and not whole:
             status = replace(status, stages=())
         stages = [asdict(stage) for stage in run.stages()] if isinstance(run, BatchRun) else []
-        kept = isinstance(run, streamingjob.StreamRun) and run.kept
         return {
             "status": None if status is None else as_record(status),
             "progress": {"stages": stages} if self._plan.bounded else None,
-            "folder": shown(run.store) if isinstance(run, streamingjob.StreamRun) and kept else "",
+            "folder": self._folder(),
         }
 
     def exposition(self) -> str:
         """Return the metrics in Prometheus' text form."""
-        run = self._run
+        run, label = self._run, label_of(self.name, self._folder())
         counters = [
             Counter(of.key.step, of.key.metric.namespace, of.key.metric.name, of.committed)
             for of in JobMetrics(self.metrics()).query()[JobMetrics.COUNTERS]
         ]
-        return exposed(self.name, self.status(), None if run is None else run.progress(), counters)
+        return exposed(label, self.status(), None if run is None else run.progress(), counters)
 
     def metrics(self) -> list[bytes]:
         """Return serialized MonitoringInfos of what counts so far: in a streaming job, of what is committed."""
@@ -467,22 +471,6 @@ def default_shards(plan: Plan, tasks: int) -> int:
     """
     # A job on bounded input ends before it has to grow.
     return min(max(1 if plan.bounded or plan.finite else LEAST_SHARDS, tasks), MOST_SHARDS)
-
-
-def _on_sigterm(plan: Plan, options: ArcbeamOptions) -> OnSigterm:
-    """Return what a SIGTERM to the process does to the job: see `--on_sigterm`."""
-    if plan.bounded:
-        return OnSigterm.CANCEL
-    if options.on_sigterm is None:
-        return OnSigterm.SUSPEND if options.checkpoint_dir else OnSigterm.CANCEL
-    how = OnSigterm(options.on_sigterm)
-    if how is OnSigterm.SUSPEND and not options.checkpoint_dir:
-        raise InvalidPipelineError(
-            "--on_sigterm=suspend needs a folder from which to resume the job: without one, its state is lost when it "
-            "ends",
-            "give it a --checkpoint_dir",
-        )
-    return how
 
 
 def session_options(options: ArcbeamOptions) -> SessionOptions:

@@ -74,7 +74,7 @@ def test_jobs_of_a_server_are_watched_and_controlled(tmp_path: Path) -> None:
             id = stubs.run(pipeline_proto(p), streaming=True, shards=2, checkpoint_dir=str(folder))
             until(lambda: "/control/drain" in page.get(f"/job/{id}").text)
             until(lambda: ">5<" in page.get(f"/job/{id}/details").text)
-            assert f'arcbeam_up{{job="{id.rpartition("-")[0]}"}} 1' in page.get("/metrics").text
+            assert f'arcbeam_up{{job="{id.rpartition("-")[0]} ({id})"}} 1' in page.get("/metrics").text
             form = fields(page.get(f"/job/{id}/control/savepoint").text) | {"name": "before"}
             address = page.post(f"/job/{id}/control/savepoint", data=form, headers=ORIGIN).headers["location"]
             result(page, address, "The request is done")

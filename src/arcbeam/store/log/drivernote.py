@@ -36,6 +36,7 @@ class DriverNote:
         trouble: what prevents progress, for people; "" if nothing is known.
         frees: what would end the trouble.
         samples: whether it takes samples of stages.
+        failures: the number of tries of any kind that failed since it began.
     """
 
     epoch: int
@@ -48,6 +49,7 @@ class DriverNote:
     trouble: str = ""
     frees: str = ""
     samples: bool = True
+    failures: int = 0
 
 
 def leave_driver_note(blobs: DurableBlobs, note: DriverNote) -> None:
@@ -81,6 +83,7 @@ def driver_note_of(blobs: DurableBlobs, head: Manifest) -> DriverNote | None:
             str(record["frees"]),
             # A driver of an earlier version answers requests itself.
             bool(record.get("samples", True)),
+            int(record.get("failures", 0)),
         )
     except (MissingFileError, ValueError, KeyError, TypeError):
         return None

@@ -103,6 +103,7 @@ class Heartbeat:
             self._trouble,
             frees,
             self.samples,
+            self.activity.failures,
         )
 
     def _listen(self) -> None:
