@@ -101,7 +101,7 @@ def states_of(folder: Path, stages: int, count: int) -> list[Path]:
 @contextmanager
 def served(folders: list[Path], log: Path) -> Iterator[tuple[subprocess.Popen[Any], str]]:
     """Run `arcbeam page`; yield its process and its address."""
-    command = [str(Path(sys.executable).with_name("arcbeam")), "page", "--port=0", *map(str, folders)]
+    command = [str(Path(sys.executable).with_name("arcbeam")), "page", "--port=0", "--insecure", *map(str, folders)]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -191,7 +191,7 @@ def cost_in_driver(states: list[Path], viewers: int) -> float:
     plan, history = plan_in(blobs[0]), job_record(history_in(blobs[0]))
     jobs = InDriver(plans={} if plan is None else {"job": plan}, histories={"job": history})
     jobs.status = statuses[0]
-    with PageServer(jobs, PageSettings()) as server:
+    with PageServer(jobs, PageSettings(insecure=True)) as server:
         command = [sys.executable, __file__, "--view", f"127.0.0.1:{server.port}", f"--viewers={viewers}"]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             time.sleep(15)  # Until all have loaded the page.

@@ -30,7 +30,7 @@ _APART = {
     "page/memory.py": _SHOWN,
     "page/samplepages.py": _SHOWN,
     "page/control.py": "the number of users' requests that are remembered",
-    "page/security.py": "the length of a form",
+    "page/access/security.py": "the length of a form",
     "jobs/metrics.py": _SHOWN,
     "jobs/naming.py": "the search for a name, which may fail",
     "jobs/guard.py": _OUTSIDE,

@@ -65,8 +65,8 @@ Exit codes: [Errors](errors.md#exit-codes-of-commands).
 _METRICS_HEAD = """# Metrics
 
 `--metrics_address=9095` (this machine) or `host:port` serves these at `/metrics` in Prometheus' text form.
-All have the label `job`; those of a stage have `stage`. Others, such as `output`, `level` or `part`, tell which
-part a value belongs to; Beam's metrics have `step`, `namespace` and `name`.
+The label `job` is the job's name and folder, or its id at a job server. Beam's metrics have `step`, `namespace` and
+`name`.
 Watermarks are seconds since 1970; `-Inf` and `+Inf` are the beginning and the end of time.
 """
 

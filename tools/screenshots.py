@@ -80,7 +80,8 @@ def served(folders: list[Path]) -> Iterator[str]:
     from arcbeam.page.sources import FolderSource
     from arcbeam.store.blobs.folder import FolderBlobs
 
-    with PageServer(FolderSource([FolderBlobs(folder, sync=False) for folder in folders]), PageSettings()) as server:
+    source = FolderSource([FolderBlobs(folder, sync=False) for folder in folders])
+    with PageServer(source, PageSettings(insecure=True)) as server:
         yield server.address
 
 

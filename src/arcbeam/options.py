@@ -184,7 +184,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--page_address",
             default=None,
             help="Port at which the running job shows itself in a browser on this machine; 0: a free one (default: no "
-            "page).",
+            "page). The log has its address and token.",
         )
         batch.add_argument(
             "--page_samples",

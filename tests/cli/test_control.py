@@ -265,7 +265,7 @@ def test_request_taken_during_withdrawal_continues(
 def test_output_hides_secrets_of_url(monkeypatch: pytest.MonkeyPatch) -> None:
     blobs = MemoryBlobs()
     opened(blobs)
-    monkeypatch.setattr(backends, "open_blobs", lambda url: blobs)
+    monkeypatch.setattr(backends, "open_blobs", lambda url, made: blobs)
     url = "s3://key:secret@bucket/job"
     for wait in ("0.01", "0"):
         result = invoke("drain", url, f"--wait={wait}")

@@ -30,6 +30,7 @@ from arcbeam.errors import InvalidPipelineError, SetupError
 from arcbeam.jobs.client import JobSummary
 from arcbeam.jobs.execution import JobEvents, JobState, Submission
 from arcbeam.jobs.server import JobServer, ServerSettings
+from arcbeam.page.access.owntoken import own_token
 from tests.golden import check_message
 from tests.jobs.fakes import WAIT, Client, Fake, connected, serving
 
@@ -252,10 +253,12 @@ def test_page_is_served_while_spark_starts(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def start(options: Mapping[str, Any]) -> None:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=WAIT) as page:
+        token = {"Authorization": f"Bearer {own_token(port)}"}
+        at = f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(urllib.request.Request(f"{at}/", headers=token), timeout=WAIT) as page:
             seen.append(page.read().decode())
         with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/job/a", timeout=WAIT)
+            urllib.request.urlopen(urllib.request.Request(f"{at}/job/a", headers=token), timeout=WAIT)
         raise SetupError("no Spark")
 
     main.command("serve-starting")(with_output(server.serving(waiting, start)))
@@ -284,7 +287,8 @@ def test_stopped_or_killed_server_ends_jobs(tmp_path: Path, number: int, code: i
             id = client.run()
             stream = client.jobs.GetStateStream(job_pb.GetJobStateRequest(job_id=id), timeout=WAIT)
             assert [next(stream).state for _ in range(3)][-1] == job_pb.JobState.RUNNING
-            with urllib.request.urlopen(f"{output['page']}job/{id}", timeout=WAIT) as page:
+            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with browser.open(output["page"].replace("?", f"job/{id}?"), timeout=WAIT) as page:
                 assert "The job is running" in page.read().decode()
             process.send_signal(number)
             assert process.wait(30) == code

@@ -51,7 +51,7 @@ class Scraped(Follower):
             exposing(
                 ("127.0.0.1", 0), lambda: exposed(label, self.run.status(), self.run.progress(), counters)
             ) as driver,
-            PageServer(FolderSource([blobs]), PageSettings()) as page,
+            PageServer(FolderSource([blobs]), PageSettings(insecure=True)) as page,
         ):
             assert driver is not None
             for name, port in (("driver", driver[1]), ("page", page.port)):

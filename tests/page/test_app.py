@@ -19,8 +19,8 @@ from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from arcbeam.page.access.security import COOKIE
 from arcbeam.page.app import app_of
-from arcbeam.page.security import COOKIE
 from arcbeam.page.sources import FolderSource, Listed, Several, Source
 from arcbeam.page.views import row_of, stage_rows
 from arcbeam.store.blobs.folder import FolderBlobs

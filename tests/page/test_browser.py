@@ -85,7 +85,7 @@ def jobs() -> samples.Jobs:
 
 @pytest.fixture
 def server(jobs: samples.Jobs) -> Iterator[PageServer]:
-    with PageServer(jobs, PageSettings()) as server:
+    with PageServer(jobs, PageSettings(insecure=True)) as server:
         yield server
 
 
@@ -289,7 +289,7 @@ def test_lost_contact_is_shown_and_ends(open_page: Any, server: PageServer, jobs
     server.__exit__()
     api.expect(page.locator("#contact")).to_have_text(re.compile("^no contact for .*: what follows is old$"))
     assert page.evaluate(word) == ['"Before: "', True]
-    with PageServer(jobs, PageSettings(port)):
+    with PageServer(jobs, PageSettings(port, insecure=True)):
         api.expect(page.locator("#contact")).to_have_text("live")
         assert page.evaluate(word) == ["none", False]
 
@@ -357,7 +357,7 @@ def test_requests_are_made_by_clicks(browser: Any, javascript: bool) -> None:
     control = Noted()
     control.go.set()
     source = Controlled(control, Listed("a", "/data/flights", samples.record(3, samples.now())))
-    with PageServer(source, PageSettings()) as server:
+    with PageServer(source, PageSettings(insecure=True)) as server:
         page = browser.new_page(java_script_enabled=javascript, viewport={"width": 320, "height": 700})
         for title, what in zip(TITLES, EVERY, strict=True):
             if not javascript and what != "drain":

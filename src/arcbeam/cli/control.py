@@ -348,8 +348,12 @@ def shown_job(job: str) -> str:
     return shown(job) if "://" in job else job
 
 
-def opened(folder: str) -> DurableBlobs:
+def opened(folder: str, *, may_be_missing: bool = False) -> DurableBlobs:
     """Open a job's folder.
+
+    Args:
+        folder: its path or URL.
+        may_be_missing: open it although it does not exist; each read fails until it does.
 
     Raises:
         SetupError: it does not exist, or is the path of a savepoint.
@@ -359,6 +363,11 @@ def opened(folder: str) -> DurableBlobs:
     job, mark, name = folder.rstrip("/").rpartition("/savepoints/")
     if mark and "/" not in name:
         raise SetupError(f"'{folder}' is the path of a savepoint", f"give the folder of its job: {job}")
-    if "://" not in folder and not Path(folder).is_dir():
+    if is_missing(folder) and not may_be_missing:
         raise SetupError(f"there is no folder '{folder}'", "give the folder of the job (its --checkpoint_dir)")
-    return open_blobs(folder)
+    return open_blobs(folder, made=may_be_missing)
+
+
+def is_missing(folder: str) -> bool:
+    """Return whether a job's folder is on this machine, and does not exist."""
+    return "://" not in folder and not Path(folder).is_dir()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from arcbeam.cli.control import opened
+from arcbeam.cli.control import is_missing, opened
 from arcbeam.cli.server import TLS_CA, token_of
 from arcbeam.console.output import Output
 from arcbeam.jobs.termination import await_event
@@ -32,7 +32,7 @@ _CALL_SECONDS = 3.0
 @click.option("--token-file", type=_FILE, help="File with the token of browsers, and of the job server if it has one.")
 @click.option("--tls-cert", type=_FILE, help="PEM certificate chain of the page.")
 @click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
-@click.option("--insecure", is_flag=True, help="Accept other machines without a token and TLS.")
+@click.option("--insecure", is_flag=True, help="Accept other users and machines without a token and TLS.")
 def page(
     out: Output,
     folders: tuple[str, ...],
@@ -49,7 +49,7 @@ def page(
     """Show and control jobs in a browser, until Ctrl-C.
 
     FOLDER is the folder or URL of a streaming job (--checkpoint_dir), also when no driver runs it. A browser gives the
-    token once, in a form or as /?token=TOKEN.
+    token once, in a form or as /?token=TOKEN. Without --token-file the printed address has it.
     """
     if not folders and not endpoint:
         raise click.UsageError("give the folder of a job, or the --endpoint of a job server")
@@ -58,7 +58,14 @@ def page(
     from arcbeam.page.sources import FolderSource, Several, Source
 
     token = token_of(token_file)
-    sources: list[Source] = [FolderSource([opened(folder) for folder in folders])] if folders else []
+    missing = [folder for folder in folders if is_missing(folder)]
+    # One of several folders must not hide the jobs in the others.
+    alone = len(missing) == len(folders) and not endpoint
+    sources: list[Source] = (
+        [FolderSource([opened(folder, may_be_missing=not alone) for folder in folders])] if folders else []
+    )
+    for folder in missing:
+        out.progress(f"there is no folder '{folder}': its job is shown as soon as there is", missing=folder)
     with contextlib.ExitStack() as stack:
         if endpoint:
             from arcbeam.jobs.client import JobClient
@@ -67,10 +74,10 @@ def page(
             sources.append(ServiceSource(client, f"the job server {endpoint}"))
         settings = PageSettings(port, host, token, tls_cert, tls_key, insecure)
         server = stack.enter_context(PageServer(Several(*sources), settings))
-        out.text(f"the page is at {server.address}\n  stop: Ctrl-C", address=server.address)
+        out.text(f"the page is at {server.login}\n  stop: Ctrl-C", address=server.login)
         sys.stdout.flush()
         if browse:
-            click.launch(server.address)
+            click.launch(server.login)
         # Ctrl-C is the way to end it, not a failure.
         with contextlib.suppress(KeyboardInterrupt):
             await_event(threading.Event())

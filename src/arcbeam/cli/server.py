@@ -65,7 +65,7 @@ def serving(
     @TOKEN_FILE
     @click.option("--tls-cert", type=_FILE, help="PEM certificate chain.")
     @click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
-    @click.option("--insecure", is_flag=True, help="Accept other machines without a token and TLS.")
+    @click.option("--insecure", is_flag=True, help="Accept other users and machines without a token and TLS.")
     @click.option(
         "--page",
         type=click.IntRange(0, 65535),
@@ -154,7 +154,7 @@ def _page(settings: ServerSettings, port: int | None) -> Iterator[tuple[str, Cal
     of = settings
     where = PageSettings(port, of.host, of.token, of.certificate, of.key, of.insecure)
     with PageServer(source, where, "give another --page; 0: a free port") as page:
-        yield page.address, lambda server: source.open(ServiceSource(Overview(server.jobs), "this job server"))
+        yield page.login, lambda server: source.open(ServiceSource(Overview(server.jobs), "this job server"))
 
 
 def _unless(stopped: threading.Event, work: Callable[[], None]) -> None:

@@ -27,7 +27,7 @@ _LOG = logging.getLogger("arcbeam")
 
 FAMILIES: Final = {
     "build_info": ("gauge", "1; its labels are the versions of the process that answers. It has no label 'job'."),
-    "up": ("gauge", "1; on the page 0 if the driver has failed, seems dead, or there is no contact."),
+    "up": ("gauge", "1; on the page 0 if the driver failed, seems dead, or there is no contact."),
     "elements": ("counter", "Elements that tasks have read."),
     "tasks": ("counter", "Tasks that have ended."),
     "micro_batch": ("counter", "The newest committed micro-batch."),
@@ -36,7 +36,7 @@ FAMILIES: Final = {
         "gauge",
         "The measured parts of that duration; 'commit' is the commit of the previous micro-batch.",
     ),
-    "failed_tries": ("counter", "Tries of micro-batches, commits and publishing that failed since the driver began."),
+    "failed_tries": ("counter", "Failed tries of micro-batches, commits and publishing, since the driver began."),
     "source_elements": ("counter", "Elements that sources (splittable DoFns) have produced since the job began."),
     "source_rate": (
         "gauge",

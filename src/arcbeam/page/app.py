@@ -26,13 +26,13 @@ from arcbeam.explain import STYLE, plan_of
 from arcbeam.model.plan import Plan
 from arcbeam.model.texts import visible
 from arcbeam.page import details, samplepages, stagepage, states, views
+from arcbeam.page.access.security import Guard
 from arcbeam.page.control import ControlPages, links
 from arcbeam.page.exposition import CONTENT_TYPE, exposition
 from arcbeam.page.graph import Graph, graph_of
 from arcbeam.page.live import Board, Rendered, Shown, View, updates
 from arcbeam.page.memory import Kept
 from arcbeam.page.samplepages import SamplePages
-from arcbeam.page.security import Guard
 from arcbeam.page.sources import HISTORIES, HISTORY_SECONDS, Listed, Record, Source
 from arcbeam.page.timelines import charts
 from arcbeam.page.timelines.charts import Chart

@@ -23,8 +23,8 @@ from arcbeam.console.commandlines import command_line
 from arcbeam.errors import ArcbeamError
 from arcbeam.model import texts
 from arcbeam.page import states
+from arcbeam.page.access.security import FormTokens, form_of
 from arcbeam.page.live import Shown
-from arcbeam.page.security import FormTokens, form_of
 from arcbeam.page.sources import Control, Listed, Source
 from arcbeam.page.states import is_live
 from arcbeam.page.views import without_driver

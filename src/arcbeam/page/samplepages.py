@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from arcbeam.page import states
+from arcbeam.page.access.security import FormTokens, form_of
 from arcbeam.page.control import Operations
 from arcbeam.page.live import Shown
-from arcbeam.page.security import FormTokens, form_of
 from arcbeam.page.sources import Listed, Record, Source
 from arcbeam.page.states import is_live
 from arcbeam.store.log.requests import Asked

@@ -16,6 +16,7 @@ import uvicorn
 
 from arcbeam.errors import SetupError
 from arcbeam.jobs.exposure import check_exposure, is_loopback
+from arcbeam.page.access.owntoken import own_token, token_file
 from arcbeam.page.app import app_of
 from arcbeam.page.sources import Source
 
@@ -36,10 +37,10 @@ class PageSettings:
     Attributes:
         port: 0: a free one.
         host: address to listen on.
-        token: that browsers have to give; None: none.
+        token: that browsers have to give; None: this user's own (`owntoken`), or none if it is insecure.
         certificate: PEM chain for TLS; None: no TLS.
         key: PEM key of the certificate.
-        insecure: serve an address that other machines can reach, also without a token and TLS.
+        insecure: serve other users of this machine, and other machines, also without a token and TLS.
     """
 
     port: int = 0
@@ -58,9 +59,15 @@ class PageServer:
         settings: of the server.
         remedy: what to do if the port is taken.
 
+    Attributes:
+        port: its port.
+        address: of the page.
+        login: the same, with the page's own token if it has one.
+
     Raises:
         SetupError: the port is taken, TLS does not work, or other machines could reach the page without a token and
             TLS.
+        StoreError: its own token cannot be kept.
     """
 
     def __init__(self, source: Source, settings: PageSettings, remedy: str = "give another --port; 0: a free one"):
@@ -78,9 +85,15 @@ class PageServer:
         self.port = int(self._socket.getsockname()[1])
         named = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         self.address = f"{'http' if settings.certificate is None else 'https'}://{named}:{self.port}/"
+        token, self.login, self._token_file = settings.token or "", self.address, None
+        if settings.token is None and not settings.insecure:
+            token = self._own_token()
+            self.login = f"{self.address}?token={token}"
+            # A port that the system chooses is another one the next time.
+            self._token_file = token_file(self.port) if settings.port == 0 else None
         # Off the main thread, uvicorn installs no signal handlers.
         config = uvicorn.Config(
-            app_of(source, settings.token or "", local=local),
+            app_of(source, token, local=local),
             ssl_certfile=settings.certificate,
             ssl_keyfile=settings.key,
             **_CONFIG,
@@ -95,6 +108,13 @@ class PageServer:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="page", daemon=True)
 
+    def _own_token(self) -> str:
+        try:
+            return own_token(self.port)
+        except BaseException:
+            self._socket.close()
+            raise
+
     def __enter__(self) -> PageServer:
         self._thread.start()
         return self
@@ -103,3 +123,5 @@ class PageServer:
         self._server.should_exit = True
         self._thread.join(_JOIN_SECONDS)
         self._socket.close()
+        if self._token_file is not None:
+            self._token_file.unlink(missing_ok=True)

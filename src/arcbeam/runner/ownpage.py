@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -20,7 +21,10 @@ from arcbeam.jobs.option_forms import shown_options
 from arcbeam.runner.asking import Asking
 from arcbeam.store.log.requests import Asked
 
-_CANCEL_SECONDS = 60.0
+_ANSWER_SECONDS = 10.0
+"""So long the page of a job that has ended waits at most for the answer to a request that ended it."""
+_SHOWN_SECONDS = 2.0
+"""So long it then shows that answer: browsers ask for it again each second."""
 _MESSAGES, _KEPT = 200, 50
 """Messages that are shown, and of these those that the job's folder keeps."""
 _TEXT = 1000
@@ -87,6 +91,8 @@ class OwnService:
 
     def __init__(self, job: Shown, options: dict[str, Any]) -> None:
         self._job, self._options, self._began = job, options, time.time_ns() // 1000
+        self._changed = threading.Condition()
+        self._requests, self._answered = 0, float("-inf")
 
     def overview(self) -> list[dict[str, Any]]:
         """Return the job."""
@@ -114,22 +120,42 @@ class OwnService:
 
     def ask(self, what: Asked, id: str, savepoint: str, seconds: float, /) -> str:
         """Request a savepoint or a suspension, and wait for it."""
-        self._check(id)
-        asking = self._job.ask(what, savepoint)
-        asking.wait()
-        return asking.path
+        with self._answering(id):
+            asking = self._job.ask(what, savepoint)
+            asking.wait()
+            return asking.path
 
     def drain(self, id: str, seconds: float, /) -> str:
         """Drain the job, and wait until it has begun to drain."""
-        self._check(id)
-        self._job.ask(Asked.DRAIN).wait()
-        return self._job.state
+        with self._answering(id):
+            self._job.ask(Asked.DRAIN).wait()
+            return self._job.state
 
     def cancel(self, id: str, /) -> str:
-        """Cancel the job. Wait for its end for some time; the page ends with it."""
+        """Begin to cancel the job. The page ends with it, so the answer cannot wait for that end."""
+        with self._answering(id):
+            threading.Thread(target=self._job.cancel, name="cancel", daemon=True).start()
+            return "CANCELLING"
+
+    @contextlib.contextmanager
+    def _answering(self, id: str) -> Iterator[None]:
         self._check(id)
-        self._job.cancel(_CANCEL_SECONDS)
-        return "CANCELLING"
+        with self._changed:
+            self._requests += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._requests, self._answered = self._requests - 1, time.monotonic()
+                self._changed.notify_all()
+
+    def await_shown(self) -> None:
+        """Wait until the answers to the last requests, which may have ended the job, have been shown."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._requests, _ANSWER_SECONDS)
+            left = self._answered + _SHOWN_SECONDS - time.monotonic()
+        if left > 0:
+            time.sleep(left)
 
     def _check(self, id: str) -> None:
         if id != self._job.id:
@@ -149,7 +175,11 @@ def own_page(job: Shown, port: int | None, options: Callable[[], dict[str, Any]]
     from arcbeam.page.services import ServiceSource
     from arcbeam.page.serving import PageServer, PageSettings
 
-    source = ServiceSource(OwnService(job, options()), "this process")
+    service = OwnService(job, options())
+    source = ServiceSource(service, "this process")
     with PageServer(source, PageSettings(port), "give another --page_address; 0: a free port") as page:
-        announce(f"{job.name}: the page is at {page.address}")
-        yield page.address
+        announce(f"{job.name}: the page is at {page.login}")
+        try:
+            yield page.login
+        finally:
+            service.await_shown()

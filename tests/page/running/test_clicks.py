@@ -65,7 +65,7 @@ def test_clicks_save_and_suspend_a_running_job(browser: Any, tmp_path: Path) -> 
     feed(tmp_path / "source", 5)
     folder = tmp_path / "job"
     job = _run(tmp_path)
-    with PageServer(FolderSource([FolderBlobs(folder, sync=False)]), PageSettings()) as server:
+    with PageServer(FolderSource([FolderBlobs(folder, sync=False)]), PageSettings(insecure=True)) as server:
         page = browser.new_page()
         for title in ("Take a savepoint", "Suspend the job", "Drain the job", "Cancel the job"):
             _open(page, server.address, title)
@@ -101,7 +101,7 @@ def test_clicks_save_and_suspend_a_running_job(browser: Any, tmp_path: Path) -> 
 def test_click_drains_a_running_job(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     feed(tmp_path / "source", 5)
     job, blobs = _run(tmp_path), FolderBlobs(tmp_path / "job", sync=False)
-    with PageServer(FolderSource([blobs]), PageSettings()) as server:
+    with PageServer(FolderSource([blobs]), PageSettings(insecure=True)) as server:
         page = browser.new_page()
         _click(page, server.address, "Drain the job")
         assert job.wait_until_finish() == "DRAINED"
@@ -115,7 +115,7 @@ def test_click_drains_a_running_job(browser: Any, tmp_path: Path) -> None:  # no
 def test_click_cancels_a_running_job(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     feed(tmp_path / "source", 5)
     job, blobs = _run(tmp_path), FolderBlobs(tmp_path / "job", sync=False)
-    with PageServer(FolderSource([blobs]), PageSettings()) as server:
+    with PageServer(FolderSource([blobs]), PageSettings(insecure=True)) as server:
         page = browser.new_page()
         _click(page, server.address, "Cancel the job")
         assert job.wait_until_finish() == "CANCELLED"

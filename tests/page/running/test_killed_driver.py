@@ -46,7 +46,7 @@ def test_killed_driver_is_reported_soon_after_it_is_overdue(tmp_path: Path, monk
     stop.start()
     source = FolderSource([blobs])
     (job,) = source.jobs()
-    with PageServer(source, PageSettings()) as server:
+    with PageServer(source, PageSettings(insecure=True)) as server:
         while not (found := source.job(job.id)) or not (found.record or {}).get("micro_batch"):
             assert driver.poll() is None
             time.sleep(0.1)

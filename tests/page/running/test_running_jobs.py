@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import time
@@ -100,13 +99,19 @@ def test_job_of_this_process_has_a_page(tmp_path: Path, caplog: pytest.LogCaptur
     _ = fed(p, tmp_path / "source") | "Keep" >> beam.Map(lambda n: counter.inc() or n)
     job: Any = p.run()
     until(lambda: job.status() is not None and job.status().micro_batch > 0)
-    found = re.search(r"the page is at (http://127\.0\.0\.1:\d+)/", caplog.text)
+    found = re.search(r"the page is at ((http://127\.0\.0\.1:\d+)/\?token=\w+)", caplog.text)
     assert found is not None
-    base = found[1]
+    base = found[2]
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
 
     def get(path: str) -> str:
-        with urllib.request.urlopen(base + path, timeout=_SECONDS) as answer:
+        with browser.open(base + path, timeout=_SECONDS) as answer:
             return str(answer.read().decode())
+
+    for locked in ("/", f"/job/{job.job_id}", "/metrics"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            get(locked)
+    browser.open(found[1], timeout=_SECONDS)
 
     path = f"/job/{job.job_id}"
     assert path in get("/")
@@ -115,12 +120,12 @@ def test_job_of_this_process_has_a_page(tmp_path: Path, caplog: pytest.LogCaptur
     form = urllib.parse.urlencode(fields(get(f"{path}/control/cancel"))).encode()
     forged = urllib.request.Request(f"{base}{path}/control/cancel", form, {"Origin": "http://evil.example"})
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(forged, timeout=_SECONDS)
+        browser.open(forged, timeout=_SECONDS)
     assert job.state == "RUNNING"
-    with contextlib.suppress(OSError):  # the page may end before the answer to the redirection
-        urllib.request.urlopen(
-            urllib.request.Request(f"{base}{path}/control/cancel", form, {"Origin": base}), timeout=_SECONDS
-        )
+    sent = urllib.request.Request(f"{base}{path}/control/cancel", form, {"Origin": base})
+    with browser.open(sent, timeout=_SECONDS) as answer:
+        request = answer.url.removeprefix(base)
+    until(lambda: "The request is done" in get(request))
     assert job.wait_until_finish() == "CANCELLED"
     with pytest.raises(urllib.error.URLError):
         get("/")

@@ -63,12 +63,14 @@ def test_server_gives_no_password(broker: Broker, tmp_path: Path, monkeypatch: p
     with Driver(place, *serve, code=_CLI) as driver:
         driver.until(lambda: "Job API on " in driver.output)
         endpoint = driver.output.partition("Job API on ")[2].split()[0]
-        address = driver.output.partition("the page is at ")[2].split()[0].rstrip("/")
+        address, token = driver.output.partition("the page is at ")[2].split()[0].split("?")
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        browser.open(f"{address}?{token}", timeout=60)
         with connected(grpc.insecure_channel(endpoint)) as server:
             given = [f"spark.executorEnv.{secured.VARIABLE}={PASSWORD}"]
             id = server.run(pipeline_proto(pipeline), streaming=True, shards=2, spark_conf=given)
             driver.until(lambda: len(seen(broker, target)) == 50)
-            pages = crawled(lambda path: urllib.request.urlopen(f"{address}{path}", timeout=60).read().decode())
+            pages = crawled(lambda path: browser.open(f"{address}{path[1:]}", timeout=60).read().decode())
             assert any("ReadFromKafka" in text for text in pages.values())
             assert any(f"spark.executorEnv.{secured.VARIABLE}" in text for text in pages.values()), "no options"
             found = server.jobs.GetPipeline(job_pb.GetJobPipelineRequest(job_id=id)).pipeline.SerializeToString()

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qs, urlencode
 
 from markupsafe import escape
@@ -19,6 +20,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from arcbeam.page.access.throttle import Throttle
 
 COOKIE = "arcbeam-page"
 """The name of a cookie begins with this; see `cookie_of`."""
@@ -46,9 +49,10 @@ _FORM = """<!doctype html>
 <form method="post" action="/login"><input type="hidden" name="to" value="{to}">
 <label for="token">Token</label> <input id="token" name="token" type="password"
 autocomplete="current-password" required autofocus> <button>Log in</button></form>
-<p class="quiet">It is in the file that the server was started with: <code>--token-file</code>.</p></main></body></html>
+<p class="quiet">It is in the address that was printed at the start, or in the file that the server was started with:
+<code>--token-file</code>.</p></main></body></html>
 """
-_STYLE: Final = Path(__file__).parent / "static" / "page.css"
+_STYLE: Final = Path(__file__).parents[1] / "static" / "page.css"
 """The path of the login answers with it, too: all others need the token."""
 
 
@@ -110,6 +114,13 @@ async def form_of(request: Request) -> dict[str, str]:
     return {name: values[-1] for name, values in fields.items()}
 
 
+class _Refused(NamedTuple):
+    """Why a token is refused: for people, and as the code of the answer."""
+
+    text: str
+    code: int
+
+
 class Guard:
     """Refuses other hosts' names, forms of other sites, and requests without the token.
 
@@ -124,7 +135,7 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, token: str = "", local: bool = True) -> None:
-        self._app, self._token, self._local = app, token, local
+        self._app, self._token, self._local, self._throttle = app, token, local, Throttle()
         self._proof = hashlib.sha256(f"{COOKIE}:{token}".encode()).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,8 +169,8 @@ class Guard:
             return None
         query = parse_qs(request.url.query, keep_blank_values=True)
         if request.method != "POST" and (words := query.pop("token", None)):
-            if not self._is_token(words[-1]):
-                return PlainTextResponse("the token is wrong", 401)
+            if (refused := self._refused(request, words[-1])) is not None:
+                return PlainTextResponse(refused.text, refused.code)
             return self._admitted(request, _wanted(request, query))
         if request.url.path == LOGIN:
             return await self._login_page(request, query)
@@ -167,17 +178,18 @@ class Guard:
             return None
         # For programs, as Prometheus. Not for forms: only a session has their tokens.
         kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind == "Bearer" and request.method != "POST" and self._is_token(given):
-            return None
+        if kind == "Bearer" and request.method != "POST":
+            refused = self._refused(request, given)
+            return None if refused is None else PlainTextResponse(refused.text, refused.code)
         return _needed(401, _wanted(request, query))
 
     async def _login_page(self, request: Request, query: Mapping[str, Sequence[str]]) -> Response:
         if request.method == "POST":
             form = await form_of(request)
             to = _own(form.get("to", "/"))
-            if self._is_token(form.get("token", "")):
+            if (refused := self._refused(request, form.get("token", ""))) is None:
                 return self._admitted(request, to)
-            return _login_form("Refused", "The token is wrong.", "error", 401, to)
+            return _login_form("Refused", refused.text, "error", refused.code, to)
         if "style" in query:
             return FileResponse(_STYLE)
         to = _wanted(request, query)
@@ -186,8 +198,16 @@ class Guard:
     def _is_session(self, request: Request) -> bool:
         return hmac.compare_digest(request.cookies.get(cookie_of(request), "").encode(), self._proof.encode())
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+    def _refused(self, request: Request, given: str) -> _Refused | None:
+        """Return why a token is refused; None if it is right."""
+        address = request.client.host if request.client is not None else ""
+        # SUBTLE: a right token is refused then, too. Otherwise the answer would tell which one is right.
+        if seconds := self._throttle.wait(address):
+            return _Refused(f"Too many wrong tokens: try again in {math.ceil(seconds)} s.", 429)
+        if hmac.compare_digest(given.encode(), self._token.encode()):
+            return None
+        self._throttle.failed(address)
+        return _Refused("The token is wrong.", 401)
 
     def _admitted(self, request: Request, to: str) -> Response:
         response = RedirectResponse(to, 303)

@@ -10,8 +10,9 @@ import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from arcbeam.page.access.security import FormTokens, cookie_of
+from arcbeam.page.access.throttle import TRIES
 from arcbeam.page.app import app_of
-from arcbeam.page.security import FormTokens, cookie_of
 from tests.page.test_app import Fixed
 
 pytestmark = pytest.mark.contract("PAGE-02")
@@ -84,3 +85,28 @@ def test_token_of_a_form_is_for_its_parts_alone() -> None:
         assert not tokens.holds(token, requests[at - 1], *form)
         assert not any(tokens.holds(token, requests[at], *other) for other in forms if other != form)
         assert not FormTokens().holds(token, requests[at], *form)
+
+
+def test_many_wrong_tokens_are_refused_however_they_are_given() -> None:
+    page = at(8001, "secret")
+    bearer = {"Authorization": "Bearer wrong"}
+    tries = (
+        lambda: page.get("/?token=wrong"),
+        lambda: login(page, "/", "wrong"),
+        lambda: page.get("/metrics", headers=bearer),
+    )
+    codes = [tries[number % 3]().status_code for number in range(TRIES + 3)]
+    assert codes == [401] * TRIES + [429] * 3
+    # Otherwise the answer would tell which token is right.
+    right = {"Authorization": "Bearer secret"}
+    answers = page.get("/?token=secret"), login(page, "/"), page.get("/metrics", headers=right)
+    assert [answer.status_code for answer in answers] == [429] * 3
+    assert "try again in 6 s" in answers[1].text
+
+
+def test_wrong_tokens_do_not_end_a_session() -> None:
+    page = at(8001, "secret")
+    page.get("/?token=secret")
+    for _ in range(TRIES + 1):
+        page.get("/?token=wrong")
+    assert page.get("/").status_code == 200
