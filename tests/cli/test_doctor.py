@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -88,6 +90,13 @@ def test_temporary_folder(tmp_path: Path) -> None:
 def test_doctor_says_where_spark_listens() -> None:
     check_message("doctor-ports", doctor.check_ports({}).found)
     check_message("doctor-ports-named", doctor.check_ports({"SPARK_LOCAL_IP": "192.0.2.1"}).found)
+
+
+@pytest.mark.contract("OPS-06")
+def test_doctor_says_who_reads_the_data_of_spark() -> None:
+    own, named = f"arcbeam-{os.getuid()}", {"SPARK_LOCAL_DIRS": "/a,/b"}
+    check_message("doctor-files", doctor.check_local_dirs({}).found, OWN=own, TEMPORARY=tempfile.gettempdir())
+    check_message("doctor-files-named", doctor.check_local_dirs(named).found, OWN=own)
 
 
 def test_checks_never_raise_and_every_bad_one_has_a_remedy(tmp_path: Path) -> None:

@@ -52,12 +52,12 @@ _CLI = "from arcbeam.cli.main import main; main()"
 class Driver:
     """A process with a job, in its own session. The end of the block kills it."""
 
-    def __init__(self, folder: Path, *arguments: str, code: str = _SUBMITS) -> None:
+    def __init__(self, folder: Path, *arguments: str, code: str = _SUBMITS, cwd: Path = _ROOT) -> None:
         self._output = folder / "output"
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code, *([str(folder)] if code is _SUBMITS else []), *arguments],
-                cwd=_ROOT,
+                cwd=cwd,
                 # It lives for seconds: optimizing its code is not worth it.
                 env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
                 stdout=output,

@@ -121,18 +121,24 @@ def readable(folder: Path, *names: str) -> list[str]:
 
 def command_lines(pid: int) -> list[str]:
     """Return the command lines of a process and its descendants."""
+    found = []
+    for process in processes(pid):
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def processes(pid: int) -> list[int]:
+    """Return a process and its descendants."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, waiting = [], [pid]
-    while waiting:
-        process = waiting.pop()
-        waiting += parents.get(process, [])
-        with contextlib.suppress(OSError):
-            found.append(Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    found = [pid]
+    for process in found:
+        found += parents.get(process, [])
     return found
 
 

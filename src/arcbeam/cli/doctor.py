@@ -160,6 +160,18 @@ def check_ports(environ: Mapping[str, str] | None = None) -> Check:
     return Check("Spark's ports", True, f"local sessions of arcbeam: {local}, with authentication; {rest}")
 
 
+def check_local_dirs(environ: Mapping[str, str] | None = None) -> Check:
+    """Report whether other users of this machine can read the data that Spark keeps on disk."""
+    env = os.environ if environ is None else environ
+    roots = env.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
+    own = ", ".join(f"{root.strip()}/arcbeam-{os.getuid()}/spark" for root in roots.split(","))
+    rest = (
+        "other users can read the data of your own sessions, unless spark.local.dir is a folder with mode 0700 "
+        "(docs/howto/security.md, Files)"
+    )
+    return Check("Spark's files", True, f"local sessions of arcbeam: {own}, private; {rest}")
+
+
 def checks(environ: Mapping[str, str] | None = None) -> list[Check]:
     """Return the checks of all that a pipeline needs on this machine, each with its remedy.
 
@@ -185,5 +197,6 @@ def checks(environ: Mapping[str, str] | None = None) -> list[Check]:
         check_memory(available_memory_mb()),
         check_temp(tempfile.gettempdir()),
         check_ports(environ),
+        check_local_dirs(environ),
     ]
     return [*found, Check("System", True, f"{platform.platform()}, {os.cpu_count()} CPUs")]

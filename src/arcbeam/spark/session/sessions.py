@@ -31,7 +31,7 @@ from pyspark.sql.utils import is_remote
 from arcbeam.console.progressline import announce
 from arcbeam.errors import SetupError
 from arcbeam.secrets import is_secret, redacted
-from arcbeam.spark.session import driver, heap, interpreter, remote, sparklog
+from arcbeam.spark.session import driver, heap, interpreter, localdirs, remote, sparklog
 from arcbeam.spark.session.java import require_java
 from arcbeam.spark.session.launch import launching
 from arcbeam.spark.session.listening import Listening, on_loopback
@@ -135,10 +135,12 @@ def unheeded(spark: SparkSession, options: SessionOptions) -> list[str]:
     found = [f"--spark_remote={redacted(options.remote)}"] if options.remote else []
     if options.master and options.master != _master(spark):
         found.append(f"--spark_master={options.master}")
-    wanted = settings(options).items()
+    wanted = settings(options)
+    if localdirs.SETTING in wanted and is_own(spark):
+        wanted[localdirs.SETTING] = localdirs.private(wanted[localdirs.SETTING])
     return found + [
         f"--spark_conf={key}={'…' if is_secret(key) else redacted(value)}"
-        for key, value in wanted
+        for key, value in wanted.items()
         if spark.conf.get(key, None) != value
     ]
 
@@ -158,7 +160,7 @@ def new_session(options: SessionOptions) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
     master = options.master or _DEFAULT_MASTER
-    listening = Listening()
+    listening = stored = Listening()
     if options.remote:
         starts_java = options.remote.startswith("local")
         if not starts_java:
@@ -173,9 +175,10 @@ def new_session(options: SessionOptions) -> SparkSession:
         local = _LOCAL.fullmatch(options.remote or master) is not None
         heaped = heap.settings(chosen) if local else {}
         listening = on_loopback(options.remote or master, chosen)
+        stored = localdirs.in_private_folders(options.remote or master, chosen)
         logged = sparklog.settings(chosen, local=local)
         forking = {} if options.daemon is None else {"spark.python.daemon.module": options.daemon}
-        chosen = {**_OWN_SETTINGS, **forking, **heaped, **listening.settings, **chosen, **logged}
+        chosen = {**_OWN_SETTINGS, **forking, **heaped, **listening.settings, **chosen, **logged, **stored.settings}
     for key, value in chosen.items():
         builder = builder.config(key, value)
     # The address of a Connect server may be followed by a token.
@@ -186,7 +189,7 @@ def new_session(options: SessionOptions) -> SparkSession:
         with (
             _uninterrupted(),
             warnings.catch_warnings(),
-            launching(listening.environ) if starts_java else contextlib.nullcontext(),
+            launching(listening.environ | stored.environ) if starts_java else contextlib.nullcontext(),
         ):
             if starts_java:
                 # A Connect server that starts here has all settings from the beginning; PySpark sets them again.
