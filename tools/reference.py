@@ -65,8 +65,9 @@ Exit codes: [Errors](errors.md#exit-codes-of-commands).
 _METRICS_HEAD = """# Metrics
 
 `--metrics_address=9095` (this machine) or `host:port` serves these at `/metrics` in Prometheus' text form.
-The label `job` is the job's name and folder, or its id at a job server. Beam's metrics have `step`, `namespace` and
-`name`.
+All but `arcbeam_build_info` have the label `job`: the job's name, and its folder or its id at a job server. Those of a
+stage have `stage`. Others, such as `output`, `level` or `part`, tell which part a value belongs to; Beam's metrics have
+`step`, `namespace` and `name`.
 Watermarks are seconds since 1970; `-Inf` and `+Inf` are the beginning and the end of time.
 """
 

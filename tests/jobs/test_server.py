@@ -13,9 +13,11 @@ from apache_beam.portability.api import beam_artifact_api_pb2 as artifact_pb
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 
 from arcbeam.errors import SetupError
+from arcbeam.jobs.client import JobClient
 from arcbeam.jobs.exposure import check_exposure
 from arcbeam.jobs.server import JobServer, ServerSettings
 from tests.jobs.fakes import WAIT, Fake, connected, serving
+from tests.otherusers import needs_root, relayed
 
 pytestmark = pytest.mark.contract("OPS-05")
 
@@ -113,6 +115,38 @@ def test_calls_without_token_are_refused(
     assert not fake.checked
     assert "s3cret" not in caplog.text
     assert "s3cret" not in repr(ServerSettings(tmp_path, token="s3cret"))
+
+
+@needs_root
+def test_other_users_of_the_machine_are_refused(tmp_path: Path, fake: Fake) -> None:
+    with serving(tmp_path / "own", fake) as (server, own), relayed(server.port) as port:
+        with connected(grpc.insecure_channel(f"localhost:{port}")) as client:
+            calls = [
+                lambda: client.jobs.GetJobs(job_pb.GetJobsRequest()),
+                lambda: client.prepare(),
+                lambda: list(client.jobs.GetStateStream(job_pb.GetJobStateRequest(job_id="x"))),
+                lambda: list(
+                    client.artifacts.ReverseArtifactRetrievalService(
+                        iter([artifact_pb.ArtifactResponseWrapper(staging_token="x")])
+                    )
+                ),
+            ]
+            for call in calls:
+                with pytest.raises(grpc.RpcError) as error:
+                    call()
+                assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert not fake.checked
+        with JobClient(f"localhost:{port}") as jobs, pytest.raises(SetupError, match="belongs to another user"):
+            jobs.jobs(1)
+        assert not own.jobs.GetJobs(job_pb.GetJobsRequest()).job_info
+    for name, settings in (("token", {"token": "s3cret"}), ("open", {"insecure": True})):
+        with (
+            serving(tmp_path / name, fake, **settings) as (server, _),
+            relayed(server.port) as port,
+            connected(grpc.insecure_channel(f"localhost:{port}")) as client,
+        ):
+            metadata = (("authorization", "Bearer s3cret"),)
+            assert not client.jobs.GetJobs(job_pb.GetJobsRequest(), metadata=metadata).job_info
 
 
 def test_call_with_token_is_accepted(tmp_path: Path, fake: Fake) -> None:

@@ -265,6 +265,8 @@ class JobClient:
                     raise SetupError(
                         f"authentication failed at the job server {self._endpoint}", "give its token with --token-file"
                     ) from e
+                case grpc.StatusCode.PERMISSION_DENIED:
+                    raise SetupError(f"the job server at {self._endpoint} belongs to another user", details) from e
                 case grpc.StatusCode.UNIMPLEMENTED:
                     raise SubmissionError(
                         f"the job server at {self._endpoint} cannot do that: {details}",

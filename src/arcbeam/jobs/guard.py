@@ -9,6 +9,7 @@ import hmac
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -63,16 +64,18 @@ class _Malformed:
 
 
 class Guard(grpc.ServerInterceptor):  # type: ignore[misc]  # gRPC is untyped
-    """Refuses calls without the token, and turns errors into status codes.
+    """Refuses calls without the token, or of other users, and turns errors into status codes.
 
-    Refused requests are not even parsed.
+    Requests that are refused for their token are not even parsed.
 
     Args:
-        token: the value of `authorization: Bearer …`; None: all calls are accepted.
+        token: the value of `authorization: Bearer …`; None: calls need none.
+        admits: whether a caller may call, by gRPC's name of the other end; None: all may.
     """
 
-    def __init__(self, token: str | None) -> None:
+    def __init__(self, token: str | None, admits: Callable[[str], bool] | None = None) -> None:
         self._expected = None if token is None else f"Bearer {token}".encode()
+        self._guarded = partial(_guarded, admits)
 
     @override
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
@@ -81,7 +84,7 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]  # gRPC is untyped
             return None
         if not self._admits(handler_call_details.invocation_metadata):
             return _wrapped(handler, _deny, None)
-        return _wrapped(handler, _guarded, _lenient(handler.request_deserializer))
+        return _wrapped(handler, self._guarded, _lenient(handler.request_deserializer))
 
     def _admits(self, metadata: Any) -> bool:
         if self._expected is None:
@@ -133,8 +136,16 @@ def _deny(behaviour: Any, response_streaming: bool) -> Any:
     return denied_stream if response_streaming else denied
 
 
-def _guarded(behaviour: Any, response_streaming: bool) -> Any:
+def _guarded(admits: Callable[[str], bool] | None, behaviour: Any, response_streaming: bool) -> Any:
+    def admit(context: Any) -> None:
+        if admits is not None and not admits(context.peer()):
+            context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "for other users than its own, start the server with a --token-file, or with --insecure",
+            )
+
     def single(request: Any, context: Any) -> Any:
+        admit(context)
         try:
             return behaviour(_checked(request), context)
         except BaseException as error:  # SystemExit too: unpickled code may raise it, and the caller needs an answer
@@ -142,6 +153,7 @@ def _guarded(behaviour: Any, response_streaming: bool) -> Any:
         _abort(context, failure)
 
     def stream(request: Any, context: Any) -> Iterator[Any]:
+        admit(context)
         try:
             yield from behaviour(_checked(request), context)
             return

@@ -27,6 +27,7 @@ from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.option_forms import plain_of_bytes
 from arcbeam.jobs.registry import Registry
 from arcbeam.jobs.service import JobServicer
+from arcbeam.secrets.peers import is_own_process
 
 _THREADS = 512
 """Each open stream needs one; they are started as needed."""
@@ -44,7 +45,8 @@ class ServerSettings:
         token: that calls must have; None: none.
         certificate: PEM chain for TLS; None: no TLS.
         key: PEM key of the certificate.
-        insecure: listen on an address that other machines can reach, also without a token and TLS.
+        insecure: listen to other users of this machine, or on an address that other machines can reach, also without a
+            token and TLS.
         defaults: pipeline options for jobs that do not set them.
     """
 
@@ -84,7 +86,7 @@ class JobServer:
             # The port comes before the jobs: a server that cannot listen must not touch their states.
             self._server = grpc.server(
                 ThreadPoolExecutor(_THREADS, thread_name_prefix="job-api"),
-                interceptors=[Guard(settings.token)],
+                interceptors=[Guard(settings.token, self._admits if _is_own(settings) else None)],
                 options=[
                     ("grpc.so_reuseport", 0),  # otherwise a second server on the same port would get some of its calls
                     ("grpc.max_receive_message_length", -1),
@@ -108,6 +110,9 @@ class JobServer:
         self._server.add_generic_rpc_handlers((job_control(self.jobs),))
         self._server.start()
         self.jobs.resume()
+
+    def _admits(self, peer: str) -> bool:
+        return is_own_process(peer, self.port)
 
     def _bind(self, credentials: Any) -> int:
         host, port = self._settings.host, self._settings.port
@@ -144,6 +149,11 @@ class JobServer:
         self.jobs.close(grace, again)
         self._server.stop(1.0).wait()
         self._registry.close()
+
+
+def _is_own(settings: ServerSettings) -> bool:
+    """Return whether a server is for its user alone: Beam's clients cannot give a token, so most servers have none."""
+    return settings.token is None and is_loopback(settings.host) and not settings.insecure
 
 
 def _credentials(settings: ServerSettings) -> Any:

@@ -11,8 +11,10 @@ from typing import Any
 
 import grpc
 import pytest
+from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_fn_api_pb2_grpc as fn_grpc
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.fnapi.lost import Account, ProcessEnd, SdkWorkerLostError
 from arcbeam.fnapi.service import server as server_module
@@ -23,6 +25,9 @@ from arcbeam.fnapi.service.server import Server, server_here
 from arcbeam.fnapi.wire import outgoing
 from arcbeam.model import texts
 from tests.fnapi.scripted import SECONDS, ScriptedWorker
+from tests.otherusers import needs_root, relayed
+
+PROCESS, DOCKER = common_urns.environments.PROCESS.urn, common_urns.environments.DOCKER.urn
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +170,25 @@ def test_unexpected_worker_is_refused(server: Server, connection: Connection) ->
             stranger.descriptor("s1")
         with pytest.raises(grpc.RpcError, match="no worker with this id"):
             stranger.state(id="1")()
+
+
+@needs_root
+@pytest.mark.parametrize("environment", [PROCESS, DOCKER])
+def test_id_in_a_command_line_is_of_no_use_to_other_users(server: Server, environment: str) -> None:
+    connection = server.expect("the test", environment=runner_pb.Environment(urn=environment))
+    with (
+        relayed(int(server.address.rpartition(":")[2])) as port,
+        ScriptedWorker(f"localhost:{port}", connection.worker) as stranger,
+    ):
+        if environment == DOCKER:
+            # Its processes may be another user's.
+            connection.connected(SECONDS)
+        else:
+            assert stranger.request().code() is grpc.StatusCode.PERMISSION_DENIED
+    with ScriptedWorker(server.address, connection.worker):
+        if environment == PROCESS:
+            connection.connected(SECONDS)
+    server.forget(connection)
 
 
 def test_second_control_stream_is_refused(server: Server, connection: Connection, worker: ScriptedWorker) -> None:

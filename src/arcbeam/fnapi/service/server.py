@@ -1,7 +1,8 @@
 """The server to which SDK workers connect: control, data, state, logging, provision and artifacts.
 
-Owns gRPC, and who may connect: each stream names a worker that was expected, by an id that no other process knows. One
-server per process, on its loopback interface.
+Owns gRPC, and who may connect: each stream names a worker that was expected, by its random id. All users of the machine
+can read the id of a started program in its command line, so such a worker must be a process of this user. One server
+per process, on its loopback interface.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_artifact_api_pb2 as artifact_pb
 from apache_beam.portability.api import beam_artifact_api_pb2_grpc as artifact_grpc
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
@@ -28,6 +30,7 @@ from arcbeam.fnapi.service.provision import Provision, chunks
 from arcbeam.fnapi.service.workerlogs import WorkerLog
 from arcbeam.model import texts
 from arcbeam.secrets import redacted
+from arcbeam.secrets.peers import is_own_process
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -57,7 +60,8 @@ class Server:
         fn_grpc.add_BeamFnLoggingServicer_to_server(_Logging(self), self._grpc)
         provision_grpc.add_ProvisionServiceServicer_to_server(_Provisioning(self), self._grpc)
         artifact_grpc.add_ArtifactRetrievalServiceServicer_to_server(_Artifacts(self), self._grpc)
-        self.address = f"localhost:{self._grpc.add_insecure_port('127.0.0.1:0')}"
+        self._port = self._grpc.add_insecure_port("127.0.0.1:0")
+        self.address = f"localhost:{self._port}"
         self._grpc.start()
 
     def expect(self, name: str, provision: Provision = Provision(), environment: Any = None) -> Connection:  # noqa: B008
@@ -89,10 +93,17 @@ class Server:
         """Return the connection of a stream; abort the stream if its worker was not expected."""
         named = dict(context.invocation_metadata()).get("worker_id", "")
         connection = self._connections.get(named)
-        if connection is None:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no worker with this id is expected")
+        if connection is None or not self._admits(named, context.peer()):
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no worker with this id is expected from this user")
         assert connection is not None
         return connection
+
+    def _admits(self, worker: str, peer: str) -> bool:
+        provided = self._provided.get(worker)
+        if provided is None:
+            return False
+        # A service or a container may run its workers as another user.
+        return provided[1].urn != common_urns.environments.PROCESS.urn or is_own_process(peer, self._port)
 
     def claimed(self, context: Any, stream: Stream) -> Connection:
         """Return the connection of a stream, like `connection_of`; abort the stream if it is the second of its kind."""
