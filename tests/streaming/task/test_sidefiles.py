@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,27 @@ def test_published_file_is_removed_and_unwritable_folder_named(job: Job) -> None
     (job.folder / "file").write_bytes(b"")
     with pytest.raises(StoreError, match=r"cannot write '.*file/below'"):
         elsewhere.append(b"w", b"one")
+
+
+@pytest.mark.contract("ENG-05")
+@pytest.mark.parametrize("order", list(permutations([(1, 71, 0), (2, 70, 1), (3, 71, 0), (3, 70, 1)])))
+def test_newest_value_of_two_producers_is_read_last(job: Job, order: tuple[tuple[int, int, int], ...]) -> None:
+    """Whatever the order of files in a manifest: by micro-batch, then by producer. So a dict keeps the newest."""
+    store = TaskStore(job.blobs, HostCache(job.folder), job.folder)
+    for micro_batch, producer, shard in order:
+        keyed, chunks = job.writer(producer), job.writer(producer)
+        value = b"%d of %d;" % (micro_batch, producer)
+        keyed.put(b"w", b"k", value)
+        chunks.append(b"v", value)
+        for writer, attempt in ((keyed, "keyed"), (chunks, "chunks")):
+            data = writer.data(shard, None)
+            assert data is not None
+            job.files.append(store.side(Written(producer, shard, micro_batch, 1, attempt, "side"), data))
+    due = [b"1 of 71;", b"2 of 70;", b"3 of 70;", b"3 of 71;"]
+    files = [[file for file in job.files if f"{kind}." in file.name] for kind in ("keyed", "chunks")]
+    readers = [SideFileReader(job.blobs, job.folder, of, {7: (70, 71)}, job.copies) for of in files]
+    assert list(readers[0].values(7, b"w", b"k")) == due
+    assert b"".join(readers[1].chunks(7, b"v")) == b"".join(due)
 
 
 CHANNEL, PRODUCERS, SHARDS = 7, (70, 71, 72), 2

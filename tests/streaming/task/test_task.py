@@ -213,6 +213,22 @@ def test_report_names_files_written_after_marker(world: World) -> None:
     assert world.log.blobs.get(one.name) == b"content"
 
 
+@pytest.mark.contract("ENG-05", "STORE-02")
+def test_report_names_the_outputs_that_side_inputs_got(world: World) -> None:
+    """Each by its port, once; not those that wrote nothing."""
+    attempt = world.attempt()
+    before = attempt.work()
+    assert before.published == ()
+    to = [(8, _B, 0), (7, _A, 0), (7, _A, 1), (9, None, 0)]
+    world.sides_made = [SideData(channel, shard, b"x", None, port) for channel, port, shard in to]
+    assert attempt.write(before).published == (_A, _B)
+    # Those that the engine reports stay: their windows are complete, without any content.
+    world.sides_made = [SideData(8, 0, b"x", None, _B)]
+    world.came = [Marker(1, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+    attempt = world.attempt(name="t2")
+    assert attempt.write(replace(attempt.work(), published=(_A,))).published == (_A, _B)
+
+
 def test_unchanged_shards_are_not_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     report = world.attempt().run()
     world.log.propose(world.log.draft(Timestamp(1), shards=report.files.shards))

@@ -139,6 +139,8 @@ class SideFileReader(PublishedSides):
     ) -> None:
         self._blobs, self._folder, self._copies, self._newest = blobs, folder, copies, newest
         # All tasks read elements in the same order, so a reader that keeps the last value of a key keeps the newest.
+        # SUBTLE: the newest of each producer. A merged file counts as its last micro-batch, so its older values may
+        # come after newer ones of another producer. Beam leaves open which of several values of a key a dict keeps.
         ordered = in_order(files)
         self._by_channel: Mapping[int, list[SideFile]] = {
             channel: [file for file in ordered if file.channel in numbers] for channel, numbers in parts.items()
