@@ -56,6 +56,8 @@ _APART = {
     "streaming/status/taskfigures.py": _SHOWN,
     "spark/tasks/lostworker.py": _SHOWN,
     "harness/encoding/registered.py": "a larger class is refused",
+    "harness/encoding/script/names.py": "larger values are refused, and longer pickles not searched",
+    "harness/encoding/script/mainmodule.py": "more than the jobs of which a worker keeps stages open",
     "spark/session/exits.py": "the longest path of a file",
     "spark/session/heap.py": "the memory of Spark",
     "streaming/task/finalizing.py": "the time for which callbacks wait: older ones are dropped",
@@ -94,6 +96,8 @@ _NUMBERS_APART = {
     ("model/rows.py", "MOST_SHARDS"): "what is refused",
 }
 _LOCAL_IDENTITIES = {
+    "harness/encoding/script/names.py": "for one walk over objects that the script keeps",
+    "harness/encoding/script/objects.py": "for one pickle, while it is read",
     "harness/transforms/precombine.py": "for one block",
     "harness/transforms/sinks.py": "for one block",
     "harness/transforms/chains.py": "for operations that live as long as the bundle processor",
@@ -103,6 +107,8 @@ _LOCAL_IDENTITIES = {
     "harness/bundle/usererrors.py": "for one chain of exceptions",
 }
 _CACHES_APART = {
+    "harness/encoding/script/names.py": "cached functions of users",
+    "harness/encoding/script/space.py": "the SDK's table of classes",
     "errors.py": "classes of exceptions; errors does not import arcbeam",
     "spark/tasks/artifacts.py": "a folder of the process, which is created once",
     "spark/tasks/shipping.py": "the files that a session has",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import io
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ import pyarrow
 import pytest
 from apache_beam import coders
 from apache_beam.coders import VarIntCoder, coder_impl
-from apache_beam.internal import pickler
+from apache_beam.internal import cloudpickle_pickler, pickler
+from apache_beam.internal.cloudpickle import cloudpickle
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator, MonotonicWatermarkEstimator
 from apache_beam.pvalue import TaggedOutput
@@ -480,3 +482,19 @@ def test_sdk_wrappers_keep_their_dofn() -> None:
     for wrapper in (core._ExceptionHandlingWrapperDoFn, core._TimeoutDoFn, core._SubprocessDoFn):
         assert "self._fn = fn" in inspect.getsource(wrapper.__init__)
     assert "self.dofn = dofn" in inspect.getsource(AbstractDoFnWrapper.__init__)
+
+
+def test_sdk_pickles_functions_with_hooked_names() -> None:
+    arguments = {
+        "_make_function": ("code", "globals", "name", "argdefs", "closure"),
+        "_function_setstate": ("obj", "state"),
+        "_make_skeleton_class": ("type_constructor", "name", "bases", "type_kwargs", "class_tracker_id", "extra"),
+        "_make_skeleton_enum": ("bases", "name", "qualname", "members", "module", "class_tracker_id", "extra"),
+        "_make_typevar": ("name", "bound", "constraints", "covariant", "contravariant", "class_tracker_id"),
+    }
+    for name, expected in arguments.items():
+        assert tuple(inspect.signature(getattr(cloudpickle, name)).parameters) == expected
+    assert "cloudpickle.loads(s)" in inspect.getsource(cloudpickle_pickler._loads)
+    made, state = cloudpickle.Pickler(io.BytesIO())._dynamic_function_reduce(lambda: 1)[1:3]
+    assert len(made) == 5
+    assert {"__globals__", "__defaults__", "__kwdefaults__", "__qualname__"} <= set(state[1])

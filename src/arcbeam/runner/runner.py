@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions, SetupOptions
 from apache_beam.portability.python_urns import EMBEDDED_PYTHON
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms import core
 
 from arcbeam.errors import InvalidPipelineError
-from arcbeam.harness.encoding.mainmodule import MainClasses
+from arcbeam.harness.encoding.script.mainmodule import MainModule
+from arcbeam.harness.encoding.script.names import referred_to, words_in
 from arcbeam.options import ArcbeamOptions, given
 from arcbeam.runner.job import Job, session_options
 from arcbeam.runner.jobgraph import job_graph_to_store
@@ -53,17 +54,17 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         proto = pipeline_proto(pipeline, options)
         name = options.view_as(GoogleCloudOptions).job_name or script_name() or "beam"
         plan = plan_of(proto, ours, name=name, drain=self._is_drain)
+        serialized = proto.SerializeToString()
+        main = _script_for(serialized, options.view_as(SetupOptions).pickle_library)
         with work_folder("staging") as folder:
             files = staged_by(options, folder)
             spark = open_session(session_options(ours))
             if ignored := unheeded(spark, session_options(ours)):
                 _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
-            worker_setup = worker_setup_for(spark, options, files, _declared_outputs(pipeline), MainClasses.here())
+            worker_setup = worker_setup_for(spark, options, files, _declared_outputs(pipeline), main)
         # A pipeline with truncations must not get them again when it is resumed.
         resumable = not plan.bounded and ours.checkpoint_dir and not self._is_drain
-        program = (
-            job_graph_to_store(name, proto.SerializeToString(), given(options), worker_setup) if resumable else None
-        )
+        program = job_graph_to_store(name, serialized, given(options), worker_setup) if resumable else None
         return ArcbeamResult(plan, Job(plan, ours, worker_setup, program=program))
 
 
@@ -75,6 +76,24 @@ def _check_environment(options: PipelineOptions) -> None:
             f"--environment_type={asked} is for job servers; ArcbeamRunner runs user code in Spark's Python workers",
             "omit it, or submit with --runner=PortableRunner to a job server",
         )
+
+
+def _script_for(serialized: bytes, pickle_library: str) -> MainModule:
+    """Return the names of the script that a serialized pipeline may look up in the workers.
+
+    Raises:
+        InvalidPipelineError: the pipeline refers to a name that cannot be sent.
+    """
+    if pickle_library.startswith("dill"):
+        return MainModule.here()
+    main = MainModule.here(words_in(serialized))
+    reasons = dict(main.names.unsent)
+    for name in referred_to(reasons, serialized):
+        raise InvalidPipelineError(
+            f"'{name}' of the script cannot be sent to the workers: {reasons[name]}",
+            "define it in a module that the workers can import (--setup_file, --files_to_stage)",
+        )
+    return main
 
 
 def script_name() -> str:

@@ -7,11 +7,13 @@ A proto made in another way has other coders, so no other module calls `Pipeline
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from apache_beam.internal.cloudpickle import cloudpickle
 from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions, TypeOptions
 from apache_beam.options.value_provider import RuntimeValueProvider
 from apache_beam.pipeline import PipelineVisitor
@@ -45,6 +47,9 @@ def pipeline_proto(pipeline: Any, options: PipelineOptions | None = None) -> Any
         InvalidPipelineError: the pipeline cannot become a proto; the message names the transform.
     """
     options = pipeline.options if options is None else options
+    if "__mp_main__" in sys.modules:
+        # The script in a child that `multiprocessing` has spawned: no worker can import it.
+        cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
     RuntimeValueProvider.set_runtime_options({})
     debug = options.view_as(DebugOptions)
     experiments = list(debug.experiments or [])

@@ -102,7 +102,7 @@ def test_registrations_reach_worker(registries: Any) -> None:
     sent = pickle.dumps(Registered.here())
     registries()
     assert not set(schemas) & set(SCHEMA_REGISTRY.by_id)
-    pickle.loads(sent).install()
+    pickle.loads(sent).loaded().install()
     for id, kind in schemas.items():
         assert SCHEMA_REGISTRY.get_typing_by_id(id) is kind
     assert isinstance(typecoders.registry.get_coder(Odd), OddCoder)
@@ -116,8 +116,8 @@ def test_registered_class_replaces_generated_class(registries: Any) -> None:
     here = Registered.here()
     registries()
     assert beam.coders.RowCoder(schema).to_type_hint() is not Place
-    Registered().install()
-    here.install()
+    Registered().loaded().install()
+    here.loaded().install()
     assert beam.coders.RowCoder(schema).to_type_hint() is Place
     assert SCHEMA_REGISTRY.get_typing_by_id(id) is Place
 
@@ -142,7 +142,7 @@ def test_class_of_missing_module_is_skipped(registries: Any) -> None:
     good = Registered.here()
     bad = Registered(coders=(("Gone", b"gone"), *good.coders))
     registries()
-    bad.install()
+    bad.loaded().install()
     assert isinstance(typecoders.registry.get_coder(Odd), OddCoder)
 
 
@@ -189,7 +189,7 @@ def test_workers_encode_class_equally() -> None:
 def test_type_variables_of_script_are_no_classes() -> None:
     variable = TypeVar("variable")
 
-    class Keyed(Generic[variable]):  # type: ignore[valid-type, misc]
+    class Keyed(Generic[variable]):
         pass
 
     cloudpickle_pickler.dumps((variable, Keyed))

@@ -69,3 +69,14 @@ def test_stages_are_torn_down_in_requested_order(tmp_path: Path) -> None:
     assert stages.of("b") == []
     assert stages.close_job("a", ("s10", "s2", "s1")) == ["s2 complains", "OSError: broken"]
     assert closed == ["s10", "s2", "s1", "breaks"]
+
+
+def test_worker_is_set_up_after_another_job(tmp_path: Path) -> None:
+    stages, location, done = OpenStages(), JobLocation(str(tmp_path)), []
+
+    def get(job: str, key: str) -> None:
+        stages.get(job, key, lambda: Stage(job + key, []), location, lambda: done.append(job), quick=False)
+
+    for job, key in [("a", "1"), ("a", "1"), ("a", "2"), ("b", "1"), ("a", "1"), ("a", "2"), ("b", "1")]:
+        get(job, key)
+    assert done == ["a", "a", "b", "a", "b"]

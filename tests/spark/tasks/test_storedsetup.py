@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from arcbeam.harness.encoding.mainmodule import MainClasses
 from arcbeam.harness.encoding.registered import Registered
+from arcbeam.harness.encoding.script.mainmodule import MainModule
+from arcbeam.harness.encoding.script.names import MainName, MainNames
 from arcbeam.spark.tasks.shipping import WorkerSetup
 from arcbeam.spark.tasks.storedsetup import record_of, worker_setup_of
 
@@ -23,8 +24,12 @@ PRELUDE = WorkerSetup(
     log_level="DEBUG",
     log_levels=(("words", "INFO"),),
     closed_outputs={"Split": ("a", "b")},
-    main=MainClasses(
-        (("Word", b"\x00class"),), Registered((("id", b"1"),), (("s", b"2"),), (("urn", b"3"),), (("c", b"4"),))
+    main=MainModule(
+        MainNames(
+            (MainName("twice", b"\x00code", ("math",)), MainName("Word", b"1", (), "id")), (("log", "a file"),), ("n",)
+        ),
+        (("Word", b"\x00class"),),
+        Registered((("id", b"1"),), (("s", b"2"),), (("urn", b"3"),), (("c", b"4"),)),
     ),
 )
 

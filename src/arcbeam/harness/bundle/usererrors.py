@@ -16,6 +16,7 @@ from typing import Any
 
 from arcbeam.errors import ArcbeamError, CoderError, MissingModuleError, Raised, UserCodeError
 from arcbeam.harness.encoding.codererrors import coder_name, shortened
+from arcbeam.harness.encoding.script.mainmodule import reason_missing
 from arcbeam.harness.files.filenames import note_file
 from arcbeam.model import texts
 from arcbeam.model.frames import harness_files
@@ -68,7 +69,7 @@ def _described(error: BaseException, step: str) -> ArcbeamError | None:
         cause = error.__cause__
         return (error._ours or type(error))(
             texts.fit(error.step or step),
-            texts.fit(error.error),
+            texts.fit(error.error) + ("" if "what to do:" in error.error else _advice_on_main(error.error)),
             texts.fit(error.traceback if cause is None else user_traceback(cause)),
             raised_by(cause) if cause is not None else error.raised,
         )
@@ -126,17 +127,32 @@ def _pickled(value: Any) -> bytes:
 _OF_MAIN = re.compile(
     r"Can't pickle <(?:class|function) '?__main__\.([\w.<>]+)"
     r"|Can't get (?:local )?attribute '([\w.<>]+)'"
-    r" on <module '(?:__main__|(?:arcbeam\.spark|pyspark)\.daemon)'"
+    r" on <module '(?:__main__|__mp_main__|(?:arcbeam\.spark|pyspark)\.daemon)'"
+    r"|NameError: name '(\w+)' is not defined"
 )
+_ANOTHER_COPY = re.compile(r"Can't pickle <function .*it's not the same object as __(?:mp_)?main__\.([\w.]+)")
 
 
 def _advice_on_main(what: str) -> str:
     """Return the remedy if a name of the user's script cannot be found by its name; else ""."""
+    if copied := _ANOTHER_COPY.search(what):
+        return (
+            f"\n  what to do: '{copied[1]}' uses globals that may change, so each transform has its own copy; "
+            "define it in a module that the workers can import (--setup_file, --files_to_stage)"
+        )
     named = _OF_MAIN.search(what)
     if not named:
         return ""
+    name = named[1] or named[2] or named[3]
+    if reason := reason_missing(name):
+        return (
+            f"\n  '{name}' of the script was not sent to the workers: {reason}"
+            "\n  what to do: make it in setup() or in the function that uses it, or define it in a module"
+        )
+    if named[3]:
+        return ""
     return (
-        f"\n  what to do: define '{named[1] or named[2]}' at the top level of the script, or of a module that the "
+        f"\n  what to do: define '{name}' at the top level of the script, or of a module that the "
         "workers can import (--setup_file, --files_to_stage); with --pickle_library=dill, set --save_main_session"
     )
 

@@ -28,6 +28,7 @@ from apache_beam.internal import cloudpickle_pickler
 from apache_beam.internal.cloudpickle import cloudpickle
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from arcbeam.harness.encoding.script.space import current
 from arcbeam.model.urns import KEY_CODER_URN
 
 _LEFT_TO_FALLBACK = 0xFF
@@ -167,7 +168,8 @@ class _Encoded(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam is unt
 
 
 _named: dict[str, type] = {}
-"""Classes that other workers have, too, by the name that the SDK's pickler has given them in all workers."""
+"""Classes that other workers have, too, by the name that the SDK's pickler has given them in all workers. Those of the
+script are not among them."""
 
 
 def know(classes: Iterable[type]) -> None:
@@ -194,8 +196,14 @@ class _ByName:
         return _class_named, (self._name,)
 
 
-def _class_named(name: str) -> type:
-    return _named[name]
+def _is_known(name: str) -> bool:
+    script = current()
+    return name in _named or (script is not None and script.has_class(name))
+
+
+def _class_named(name: str) -> Any:
+    script = current()
+    return _named[name] if name in _named or script is None else script.class_of(name)
 
 
 def _naming(dumps: Any) -> Any:
@@ -203,7 +211,7 @@ def _naming(dumps: Any) -> Any:
 
     @functools.wraps(dumps)
     def dump(o: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(o, type) and (name := _name_of(o)) in _named:
+        if isinstance(o, type) and _is_known(name := _name_of(o)):
             o = _ByName(name)
         return dumps(o, *args, **kwargs)
 

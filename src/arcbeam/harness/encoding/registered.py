@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _LOG = logging.getLogger("arcbeam.registered")
@@ -41,8 +41,12 @@ class Registered:
     coders: Pickled = ()
 
     @staticmethod
-    def here() -> Registered:
-        """Collect the registries of this process. Omits what cannot be pickled: its use fails with an error."""
+    def here(apart: frozenset[str] = frozenset()) -> Registered:
+        """Collect the registries of this process. Omits what cannot be pickled: its use fails with an error.
+
+        Args:
+            apart: ids of classes that are sent apart from these.
+        """
         from apache_beam.coders import typecoders
         from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
         from apache_beam.typehints.schemas import LogicalType
@@ -51,48 +55,64 @@ class Registered:
         # A type whose coder was removed is still in the list of custom types.
         kept = [t for t in known.custom_types if known._normalize_typehint_type(t) in known._coders]
         return Registered(
-            classes=pickled(_classes(), loud=False),
-            schemas=pickled(
+            classes=_pickled((id, found) for id, found in _classes() if id not in apart),
+            schemas=_pickled(
                 (id, t)
                 for id, t in SCHEMA_REGISTRY.get_registered_typings().items()
                 if isinstance(t, type) and not t.__name__.startswith(_GENERATED) and not _of_sdk(t)
             ),
-            logical_types=pickled(
+            logical_types=_pickled(
                 (urn, t) for urn, t in LogicalType._known_logical_types.copy_custom().by_urn.items() if not _of_sdk(t)
             ),
-            coders=pickled(
+            coders=_pickled(
                 (getattr(t, "__qualname__", str(t)), (t, c))
                 for t, c in known.get_custom_type_coder_tuples(kept)
                 if not _of_sdk(t)
             ),
         )
 
+    def loaded(self) -> LoadedTypes:
+        """Unpickle what this process can import."""
+        return LoadedTypes(
+            _loaded(self.classes), _loaded(self.schemas), _loaded(self.logical_types), _loaded(self.coders)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTypes:
+    """The types of `Registered` in a worker, in pairs with their names.
+
+    Attributes:
+        classes: see `Registered`; so the others.
+        schemas: classes.
+        logical_types: classes.
+        coders: pairs.
+    """
+
+    classes: list[tuple[str, Any]] = field(default_factory=list)
+    schemas: list[tuple[str, Any]] = field(default_factory=list)
+    logical_types: list[tuple[str, Any]] = field(default_factory=list)
+    coders: list[tuple[str, Any]] = field(default_factory=list)
+
     def install(self) -> None:
         """Add all this to this process's registries. Idempotent; types of other jobs stay and do no harm."""
-        global _installed
-        if self == _installed:
-            return
         from apache_beam.coders import typecoders
         from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
         from apache_beam.typehints.schemas import LogicalType
 
         from arcbeam.harness.encoding import keycoders
 
-        keycoders.know(found for _, found in _loaded(self.classes))
-        for id, found in _loaded(self.schemas):
+        keycoders.know(found for _, found in self.classes)
+        for id, found in self.schemas:
             if SCHEMA_REGISTRY.get_typing_by_id(id) is not found:
                 SCHEMA_REGISTRY.by_id[id] = (found, None)
-        for urn, found in _loaded(self.logical_types):
+        for urn, found in self.logical_types:
             LogicalType._known_logical_types.add(urn, found)
-        typecoders.registry.load_custom_type_coder_tuples(pair for _, pair in _loaded(self.coders))
-        _installed = self
+        typecoders.registry.load_custom_type_coder_tuples(pair for _, pair in self.coders)
 
 
-_installed = Registered()
-
-
-def pickled(named: Iterable[tuple[str, Any]], loud: bool = True) -> Pickled:
-    """Pickle what can be pickled; if `loud`, warn about a class that is too large."""
+def _pickled(named: Iterable[tuple[str, Any]]) -> Pickled:
+    """Pickle what can be pickled."""
     from apache_beam.internal import cloudpickle_pickler
 
     found = []
@@ -103,22 +123,23 @@ def pickled(named: Iterable[tuple[str, Any]], loud: bool = True) -> Pickled:
             _LOG.debug("%s of the program does not pickle: %s", name, e)
             continue
         if len(data) > _LONGEST:
-            level = logging.WARNING if loud else logging.DEBUG
-            _LOG.log(level, "class %s of the script is not sent to the workers: it has %d bytes", name, len(data))
+            _LOG.debug("%s of the program is not sent to the workers: it has %d bytes", name, len(data))
             continue
         found.append((name, data))
     return tuple(found)
 
 
-def _loaded(named: Pickled) -> Iterable[tuple[str, Any]]:
+def _loaded(named: Pickled) -> list[tuple[str, Any]]:
     from apache_beam.internal import cloudpickle_pickler
 
+    found = []
     for name, data in named:
         try:
-            yield name, cloudpickle_pickler.loads(data)
+            found.append((name, cloudpickle_pickler.loads(data)))
         except Exception as e:
             # Of a module that is missing here; a pipeline that needs it fails with an error.
             _LOG.debug("%s is not known in this worker: %s", name, e)
+    return found
 
 
 def _classes() -> Iterable[tuple[str, type]]:

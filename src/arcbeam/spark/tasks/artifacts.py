@@ -32,7 +32,7 @@ from packaging import utils
 from packaging.requirements import InvalidRequirement, Requirement
 
 from arcbeam.errors import InvalidPipelineError, SetupError
-from arcbeam.harness.encoding.mainmodule import MainClasses
+from arcbeam.harness.encoding.script.mainmodule import MainModule
 from arcbeam.sizes import remembered
 from arcbeam.spark.session.sessions import is_local
 from arcbeam.spark.tasks.shipping import FILES, PACKAGES, SDK, SESSION, Archive, WorkerSetup, ship
@@ -73,7 +73,7 @@ def worker_setup_for(
     options: PipelineOptions,
     files: Sequence[Staged],
     closed_outputs: dict[str, tuple[str, ...]] | None = None,
-    main: MainClasses = MainClasses(),  # noqa: B008  # immutable
+    main: MainModule | None = None,
     sdk_options: bytes = b"",
 ) -> WorkerSetup:
     """Send files to the session's workers, and return what the workers must do before user code runs.
@@ -83,7 +83,7 @@ def worker_setup_for(
         options: the pipeline's options.
         files: staged files; see `staged_by`.
         closed_outputs: the output tags of transforms that declare all their tags, by the transform's name.
-        main: classes of the script that made the pipeline, if this process runs it.
+        main: the names of the script that made the pipeline, if this process runs it.
         sdk_options: the options for SDK workers, as a serialized Struct.
 
     Raises:
@@ -102,7 +102,7 @@ def worker_setup_for(
         closed_outputs=closed_outputs or {},
         # On one machine, the workers can import from the driver's folders.
         paths=tuple(p for p in sys.path if p and Path(p).is_dir()) if local else (),
-        main=main,
+        main=main or MainModule(),
         folder=_current_folder() if local else "",
         sdk_options=sdk_options,
     )

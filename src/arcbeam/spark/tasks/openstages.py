@@ -81,6 +81,7 @@ class OpenStages:
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, OrderedDict[Hashable, Held]] = OrderedDict()
         self._pid = os.getpid()
+        self._set_up = ""
 
     def get(
         self,
@@ -100,7 +101,7 @@ class OpenStages:
             key: the stage's key in the job.
             make: opens the stage.
             location: the job's temporary location; workers that must tear something down are recorded there.
-            worker_setup: called before the first stage of a job is opened, and perhaps again.
+            worker_setup: called before a stage is opened, and after a task of another job.
             quick: whether to skip garbage collection of imported modules.
             most: the number of the job's stages that stay open.
         """
@@ -112,10 +113,11 @@ class OpenStages:
         while len(self._jobs) > _MOST_JOBS:
             self.close_job(next(iter(self._jobs)))
         stage = stages.get(key)
-        if stage is None:
+        if worker_setup is not None and (stage is None or self._set_up != job):
             # SUBTLE: before any import of the SDK, because the setup silences what the SDK logs at import.
-            if worker_setup is not None:
-                worker_setup()
+            worker_setup()
+        self._set_up = job
+        if stage is None:
             if not quick:
                 look_at_imports()
             elif not any(self._jobs.values()):

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from arcbeam.errors import EnvironmentMismatchError, SetupError
-from arcbeam.harness.encoding.mainmodule import MainClasses
+from arcbeam.harness.encoding.script import mainmodule
+from arcbeam.harness.encoding.script.mainmodule import MainModule
 from arcbeam.spark.tasks import workerlog
 
 _LOG = logging.getLogger("arcbeam.shipping")
@@ -85,7 +86,7 @@ class WorkerSetup:
         log_levels: pairs of the names and levels of other loggers.
         closed_outputs: the output tags of transforms that declare all their tags, by the transform's name.
         paths: folders to import from, if the driver is on the same machine.
-        main: classes of the user's script.
+        main: the names of the user's script.
         folder: the program's folder, if the driver is on the same machine, so that relative paths work in functions.
         sdk_options: the pipeline options for SDK workers, as a serialized Struct; not stored with the job.
         restart: how the job continues if its submitter has ended; "" unless SDK workers run there. Not stored.
@@ -98,7 +99,7 @@ class WorkerSetup:
     log_levels: tuple[tuple[str, str], ...] = ()
     closed_outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
-    main: MainClasses = field(default_factory=MainClasses)
+    main: MainModule = field(default_factory=MainModule)
     folder: str = ""
     sdk_options: bytes = field(default=b"", repr=False)
     restart: str = ""
@@ -130,11 +131,14 @@ class WorkerSetup:
         shipped = (root / folder for root in roots for folder in (PACKAGES, FILES))
         _imports.use((*shipped, *map(Path, self.paths)), roots)
         sessions = [path for root in roots if (path := root / SESSION / "pickled_main_session").exists()]
-        if not (sessions and self.pickle_library.startswith("dill")):
-            # Dill's session has the whole of `__main__`, and its classes would differ from these.
-            self.main.install()
+        is_dill = self.pickle_library.startswith("dill")
+        # Dill's session has the whole of `__main__`, and its classes would differ from these.
+        main = MainModule(token=self.main.token) if sessions and is_dill else self.main
+        is_new = main.install()
+        if is_dill:
+            mainmodule.load_all()
         for session in sessions:
-            if str(session) != _imports.session:
+            if is_new or str(session) != _imports.session:
                 pickler.load_session(str(session))
                 _imports.session = str(session)
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arcbeam.harness.encoding.mainmodule import MainClasses
 from arcbeam.harness.encoding.registered import Pickled, Registered
+from arcbeam.harness.encoding.script.mainmodule import MainModule
+from arcbeam.harness.encoding.script.names import MainName, MainNames
 from arcbeam.spark.tasks.shipping import WorkerSetup
 
 
@@ -29,6 +30,12 @@ def record_of(worker_setup: WorkerSetup) -> dict[str, Any]:
         "paths": list(worker_setup.paths),
         "folder": worker_setup.folder,
         "main": _texts(worker_setup.main.classes),
+        "names": [
+            [of.name, base64.b64encode(of.data).decode(), list(of.uses), of.class_id]
+            for of in worker_setup.main.names.sent
+        ],
+        "unsent": [list(pair) for pair in worker_setup.main.names.unsent],
+        "assigned": list(worker_setup.main.names.assigned),
         "classes": _texts(known.classes),
         "schemas": _texts(known.schemas),
         "logical_types": _texts(known.logical_types),
@@ -59,8 +66,19 @@ def worker_setup_of(record: Mapping[str, Any], *, local: bool) -> WorkerSetup:
         log_levels=tuple((name, level) for name, level in record.get("log_levels", ())),
         closed_outputs={step: tuple(tags) for step, tags in record.get("closed_outputs", {}).items()},
         paths=tuple(path for path in paths if path and Path(path).is_dir()),
-        main=MainClasses(_bytes(record.get("main", ())), registered),
+        main=MainModule(_names(record), _bytes(record.get("main", ())), registered),
         folder=record.get("folder", "") if local else "",
+    )
+
+
+def _names(record: Mapping[str, Any]) -> MainNames:
+    return MainNames(
+        tuple(
+            MainName(name, base64.b64decode(data), tuple(uses), class_id)
+            for name, data, uses, class_id in record.get("names", ())
+        ),
+        tuple((name, reason) for name, reason in record.get("unsent", ())),
+        tuple(record.get("assigned", ())),
     )
 
 

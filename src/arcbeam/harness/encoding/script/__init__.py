@@ -1,0 +1,1 @@
+"""The names of the user's script, in the workers."""
