@@ -64,7 +64,7 @@ ON_SIGTERM = ("suspend", "drain", "cancel")
 LEAST_SHARDS = 16
 """The least default number of shards of a streaming job: it may grow to that many cores."""
 
-OF_THE_RUN = (
+OF_THE_START = (
     "runner",
     "checkpoint_dir",
     "from_savepoint",
@@ -72,12 +72,14 @@ OF_THE_RUN = (
     "allow_dropped_state",
     "force_resume",
     "discard_later_micro_batches",
-    "metrics_address",
-    "otlp_endpoint",
-    "page_address",
-    "page_samples",
 )
-"""Options of one run of one job, such as the point where it begins. Other runs and other jobs do not inherit them."""
+"""Options of one start of a job, such as the point where it begins. Later starts do not inherit them."""
+
+ADDRESSES = ("metrics_address", "otlp_endpoint", "page_address")
+"""Options with an address of one job. A later start keeps it; if it is given an empty one, it has none."""
+
+OF_THE_JOB = (*OF_THE_START, *ADDRESSES, "page_samples")
+"""Options of one job. Other jobs do not inherit them."""
 
 
 class _Group:

@@ -248,12 +248,12 @@ def _defaults(options: tuple[str, ...]) -> dict[str, Any]:
         return {}
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from arcbeam.options import OF_THE_RUN, ArcbeamOptions, given_as
+    from arcbeam.options import OF_THE_JOB, ArcbeamOptions, given_as
 
     given = given_as(
         options,
         "remove them, or correct their spelling; docs/reference/options.md lists arcbeam's",
-        OF_THE_RUN,
+        OF_THE_JOB,
         "an option of one job cannot be a default of a server",
         "give it when you submit the job",
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from arcbeam.errors import EnvironmentMismatchError
-from arcbeam.options import OF_THE_RUN
+from arcbeam.options import OF_THE_START
 from arcbeam.secrets import parted
 from arcbeam.spark.session.sessions import is_local
 from arcbeam.spark.session.versions import Versions
@@ -54,7 +54,7 @@ def job_graph_to_store(
         worker_setup: of its workers.
     """
     files = {name: archive_path(name) for name in worker_setup.archives}
-    kept = parted({name: value for name, value in options.items() if name not in OF_THE_RUN and _is_json(value)})
+    kept = parted({name: value for name, value in options.items() if name not in OF_THE_START and _is_json(value)})
     described = tuple(jobgraphs.described(name, path) for name, path in files.items())
     transforms = fingerprints(parsed(pipeline), time.time())
     here, secrets = asdict(Versions.here()), tuple(sorted(kept.secrets))

@@ -13,7 +13,7 @@ from typing import Final
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.jobs.option_forms import environment_type, struct_of
-from arcbeam.options import OF_THE_RUN, ArcbeamOptions, completed, given_as
+from arcbeam.options import ADDRESSES, OF_THE_START, ArcbeamOptions, completed, given_as
 from arcbeam.runner.job import Job, session_options
 from arcbeam.runner.jobgraph import StoredJobGraph, newest_name, restored_worker_setup, stored_job_graph
 from arcbeam.runner.result import ArcbeamResult
@@ -22,13 +22,15 @@ from arcbeam.secrets import declare_settings, parted
 from arcbeam.spark.session.remote import is_connect
 from arcbeam.spark.session.sessions import is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import archive_path
-from arcbeam.store.blobs.backends import check_owner, open_blobs
+from arcbeam.store.blobs.backends import check_owner, open_blobs, shown
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.savepoints import place_of
 from arcbeam.translate.proto import parsed, plan_of
 from arcbeam.translate.workers import any_workers
 
 _LOG = logging.getLogger("arcbeam")
+
+_SAMPLES: Final = "page_samples"
 
 _STORED: Final = (
     *("environment_type", "environment_config", "environment_options"),
@@ -65,13 +67,21 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
         "omit them; name a savepoint with --from-savepoint, or by its path; for other SDK workers or packages, submit "
         "the pipeline's script again, with this folder as --checkpoint_dir",
     )
+    ended = {option for option in ADDRESSES if more.get(option) == ""}
+    more = {option: value for option, value in more.items() if option not in ended}
     PipelineOptions.from_dictionary({**more, "checkpoint_dir": url}).view_as(ArcbeamOptions).check()
     blobs = open_blobs(url)
     program = stored_job_graph(blobs, savepoint)
     declare_settings(program.secrets)
-    # The job may have been rescaled since: it keeps its number of shards unless another one is given now.
-    stored = {option: value for option, value in program.options.items() if option != "shards"}
-    wanted = {**completed(stored, program.secrets, more), "streaming": True, "checkpoint_dir": url}
+    # The job may have been rescaled since: it keeps its number of shards unless another one is given now. Who allows
+    # samples, which show data, does so at each start.
+    allowed = program.options.get(_SAMPLES, False)
+    unset = {"shards", _SAMPLES, *ended}
+    stored = {option: value for option, value in program.options.items() if option not in unset}
+    if allowed and _SAMPLES not in more:
+        _LOG.warning("%s: no samples can be taken now: give --page_samples again to allow them", shown(url))
+    names = [name for name in program.secrets if name not in ended]
+    wanted = {**completed(stored, names, more), "streaming": True, "checkpoint_dir": url}
     if savepoint:
         wanted["from_savepoint"] = savepoint
     ours = PipelineOptions.from_dictionary(wanted).view_as(ArcbeamOptions)
@@ -88,8 +98,9 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     if any_workers(proto.components):
         restart = how_to_restart(environment_type(stored), url)
         worker_setup = replace(worker_setup, sdk_options=struct_of(wanted), restart=restart)
-    kept = parted({option: value for option, value in wanted.items() if option not in OF_THE_RUN}, program.secrets)
-    names = tuple(sorted({*program.secrets, *kept.secrets}))
-    again = replace(program, name=name, options=kept.options, secrets=names)
+    # A later start is reminded, too.
+    ones = {_SAMPLES: True, **wanted} if allowed else wanted
+    kept = parted({option: value for option, value in ones.items() if option not in OF_THE_START}, names)
+    again = replace(program, name=name, options=kept.options, secrets=tuple(sorted({*names, *kept.secrets})))
     files = {file.name: archive_path(file.name) for file in program.files}
     return ArcbeamResult(plan, Job(plan, ours, worker_setup, program=StoredJobGraph(again, files)))

@@ -86,7 +86,7 @@ def wait(result: Any, until: Callable[[], bool]) -> None:
 def test_suspended_and_resumed_job_has_undisturbed_output(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = Job(tmp_path)
     feed(job.source, 15)
-    first = job.submit()
+    first = job.submit("--page_address=0", "--metrics_address=0", "--page_samples")
     wait(first, lambda: len(job.panes()) == 3)
     named = CliRunner().invoke(main.main, ["savepoint", str(job.state), "early"])
     assert named.stdout == f"{job.state}/savepoints/early\n", named.output
@@ -120,7 +120,11 @@ def test_suspended_and_resumed_job_has_undisturbed_output(tmp_path: Path, caplog
 
     # From the folder alone, with another number of shards; the resumed script below has the first one.
     feed(job.source, 25)
-    second = resume(str(job.state), ["--job_name=again", "--shards=7"])
+    second = resume(str(job.state), ["--job_name=again", "--shards=7", "--metrics_address="])
+    options = second._job._options
+    assert (options.page_port, options.metrics_endpoint, options.page_samples) == (0, None, False)
+    (reminder,) = (record for record in caplog.records if "--page_samples" in record.getMessage())
+    assert reminder.levelname == "WARNING", "it shows data: each start allows it by itself"
     assert (second.plan.name, second.job_id[:6]) == ("again", "again-")
     wait(second, lambda: len(job.panes()) == 6)
     status = second.status()
