@@ -85,6 +85,7 @@ class Broker:
         folder: for its log and data; it must not have a broker's data yet.
         password: of the user "me", who may connect to `secured` with it.
         joins: the first broker of a cluster, which this one joins; it is started before this one, and ends after it.
+        heap_mib: the memory of its Java heap. A topic of 1,000 partitions needs about 1,000.
         properties: further properties of the broker, which replace ours.
 
     Attributes:
@@ -94,8 +95,10 @@ class Broker:
         controller: host and port of the cluster's controller.
     """
 
-    def __init__(self, folder: Path, password: str = "", joins: Broker | None = None, **properties: str) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, password: str = "", joins: Broker | None = None, heap_mib: int = 256, **properties: str
+    ) -> None:
+        self._folder, self._heap_mib = folder, heap_mib
         self.id = 1 if joins is None else 2
         ports = _free_ports(3)
         self.address, self.secured = f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[2]}"
@@ -207,7 +210,7 @@ class Broker:
         return name
 
     def _java(self, *command: str) -> subprocess.Popen[bytes]:
-        java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*", *command]
+        java = ["java", f"-Xmx{self._heap_mib}m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*", *command]
         with open(self._folder / "broker.log", "ab") as log:
             return subprocess.Popen(java, cwd=self._folder, stdout=log, stderr=log, start_new_session=True)
 

@@ -10,8 +10,8 @@ from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.sdf_utils import RestrictionTrackerView, ThreadsafeRestrictionTracker
 
-from arcbeam.io.kafka.clients import Fetched
 from arcbeam.io.kafka.discovery import Discover
+from arcbeam.io.kafka.fetching.protocols import End, Fetched
 from arcbeam.io.kafka.partitions import Known, Offsets, Partition, Search
 from arcbeam.io.kafka.reading import Read
 from arcbeam.io.kafka.trouble import AddressError, Trouble
@@ -57,6 +57,7 @@ class Log:
         last: the offset after the last record, readable or not; None: no broker answers.
         reaches: how far fetches advance without readable records; None: to `last`.
         committed: the offset of the group.
+        waits: for how long each fetch may have waited.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -68,19 +69,28 @@ class Log:
     returned: list[Fetched] = field(default_factory=list)
     closed: bool = False
     unanswered: str = "its end is unknown: down"
+    has_answered: bool = False
+    waits: list[float] = field(default_factory=list)
+
+    def readers(self) -> Log:
+        return self
+
+    def begin(self, now: float) -> None:
+        pass
 
     def reader(self, partition: Partition) -> Log:
         return self
 
-    def fetch(self, position: int, most: int, *, patient: bool = False) -> Fetched:
+    def fetch(self, position: int, most: int, seconds: float = 0.0) -> Fetched:
+        self.waits.append(seconds)
         some = [message for message in self.messages if message.offset() >= position][:most]
         if some:
             return Fetched(some, some[-1].offset() + 1)
         reaches = self.last if self.reaches is None else self.reaches
         return Fetched([], max(position, reaches or 0))
 
-    def end(self) -> int | None:
-        return self.last
+    def end(self, now: float) -> End | None:
+        return None if self.last is None else End(self.last, now)
 
     def give_back(self, fetched: Fetched) -> None:
         self.returned.append(fetched)
@@ -190,6 +200,7 @@ def read(
 ) -> tuple[Processed, Finalizer]:
     """Process a partition; the runner stops it after a number of outputs."""
     offsets, finalizer = Offsets(), Finalizer()
+    fn.start_bundle()
     tracker = offsets.create_tracker(restriction or offsets.initial_restriction(partition))
     estimator = estimator or ManualWatermarkEstimator(None)
     return _processed(fn.process, partition, tracker, estimator, stop_after, finalizer), finalizer

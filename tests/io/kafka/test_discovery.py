@@ -7,8 +7,8 @@ import pytest
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
-from arcbeam.io.kafka.clients import TopicGoneError
 from arcbeam.io.kafka.discovery import BrokersAwayError, Discover, DiscoverOnce, Wanted
+from arcbeam.io.kafka.fetching.protocols import TopicGoneError
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition
 from arcbeam.io.kafka.times import CREATED, Times
 from arcbeam.model.attempts import waiting

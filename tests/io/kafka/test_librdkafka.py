@@ -14,12 +14,16 @@ from typing import Any
 
 import pytest
 from apache_beam.io.restriction_trackers import OffsetRange
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from arcbeam.io.kafka import trouble
-from arcbeam.io.kafka.clients import Clients, LibrdkafkaCluster, LibrdkafkaReader, OffsetsGoneError, TopicGoneError
+from arcbeam.io.kafka.clients import Clients
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.discovery import Discover, Wanted
+from arcbeam.io.kafka.fetching import cluster, consumer
+from arcbeam.io.kafka.fetching.cluster import LibrdkafkaCluster
+from arcbeam.io.kafka.fetching.consumer import SharedConsumer
+from arcbeam.io.kafka.fetching.protocols import OffsetsGoneError, TopicGoneError
 from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition
 from arcbeam.io.kafka.reading import Read
 from arcbeam.io.kafka.records import Decoder
@@ -27,7 +31,7 @@ from arcbeam.io.kafka.times import CREATED, Times
 from arcbeam.model.attempts import waiting
 from arcbeam.model.timestamps import NOT_BEGUN
 from tests.io.kafka.conftest import leaders
-from tests.io.kafka.fakes import discover, read
+from tests.io.kafka.fakes import Finalizer, Processed, discover, read
 from tools.kafka.broker import Broker
 
 
@@ -85,6 +89,19 @@ def values(outputs: Sequence[Any]) -> list[int]:
     return [int(output.value[1]) for output in outputs]
 
 
+def read_to_end(fn: Read, of: Partition, restriction: Any = None) -> tuple[list[int], Processed, Finalizer]:
+    """Return the values of a partition, and the call that has found nothing left."""
+    found: list[int] = []
+    over = time.monotonic() + 30
+    while time.monotonic() < over:
+        processed, finalizer = read(fn, of, restriction)
+        found += values(processed.outputs)
+        restriction = processed.rest
+        if not Offsets().restriction_size(of, restriction):
+            return found, processed, finalizer
+    raise AssertionError(f"{restriction} is left")
+
+
 @pytest.mark.contract("KAFKA-01")
 def test_aborted_transactions_leave_no_backlog(broker: Broker) -> None:
     topic = broker.topic("aborted")
@@ -93,11 +110,11 @@ def test_aborted_transactions_leave_no_backlog(broker: Broker) -> None:
     put(broker, topic, [6], ends="commit")
     put(broker, topic, [7, 8], ends="abort")
     of = partition(broker, topic)
-    processed, finalizer = read(reader(broker, "aborted"), of)
-    assert values(processed.outputs) == [1, 2, 6]
-    (low, high) = (0, LibrdkafkaReader(clients(broker), of).end())
-    assert (processed.rest.start, high) == (12, 12)
-    assert Offsets().restriction_size(of, processed.rest) == low
+    found, processed, finalizer = read_to_end(reader(broker, "aborted"), of)
+    assert found == [1, 2, 6]
+    end = SharedConsumer(clients(broker)).reader(of).end(time.time())
+    assert (processed.rest.start, end and end.offset) == (12, 12)
+    assert Offsets().restriction_size(of, processed.rest) == 0
     finalizer.finalize()
     assert lag(broker, topic, "aborted") == 0
 
@@ -113,17 +130,16 @@ def test_gaps_of_compaction_leave_no_backlog(broker: Broker) -> None:
         put(broker, topic, [written])
         written += 1
         time.sleep(0.2)
-        processed, finalizer = read(reader(broker, "compacted"), of)
-        kept = len(processed.outputs)
-    found = values(processed.outputs)
+        found, processed, finalizer = read_to_end(reader(broker, "compacted"), of)
+        kept = len(found)
     assert (found == sorted(set(found)), found[-1]) == (True, written - 1)
     assert 0 not in found, "nothing was compacted"
     assert (processed.rest.start, Offsets().restriction_size(of, processed.rest)) == (written, 0)
     finalizer.finalize()
     assert lag(broker, topic, "compacted") == 0
     # A reader whose position is in the gap continues after it.
-    later, _ = read(reader(broker, "compacted"), of, OffsetRange(1, ENDLESS))
-    assert values(later.outputs)[-1] == written - 1
+    later, *_ = read_to_end(reader(broker, "compacted"), of, OffsetRange(1, ENDLESS))
+    assert later[-1] == written - 1
 
 
 @pytest.mark.contract("KAFKA-02")
@@ -279,15 +295,18 @@ def test_reader_far_from_position_starts_again(broker: Broker, monkeypatch: pyte
     topic = broker.topic("jumps")
     put(broker, topic, range(50))
     of = partition(broker, topic)
-    one = LibrdkafkaReader(clients(broker), of)
-    monkeypatch.setattr("arcbeam.io.kafka.clients._SKIPS", 10)
+    readers = SharedConsumer(clients(broker))
+    one = readers.reader(of)
+    monkeypatch.setattr(consumer, "_SKIPS", 10)
+    monkeypatch.setattr(consumer, "_PATIENCE_SECONDS", 20.0)
     for position in (0, 5, 40, 3):
-        assert one.fetch(position, 2).records[0].offset() == position
+        readers.begin(time.time())
+        assert one.fetch(position, 2, 20).records[0].offset() == position
     fetched = one.fetch(5, 3)
     one.give_back(fetched)
-    assert [record.offset() for record in one.fetch(6, 3).records] == [6, 7]
-    assert one.fetch(8, 1).records[0].offset() == 8
-    one.close()
+    assert [record.offset() for record in one.fetch(6, 3).records] == [6, 7, 8]
+    assert one.fetch(9, 1).records[0].offset() == 9
+    readers.close()
 
 
 class Moving:
@@ -309,6 +328,12 @@ class Moving:
 class Moved:
     """The message of such an error."""
 
+    def topic(self) -> str:
+        return "leaders"
+
+    def partition(self) -> int:
+        return 0
+
     def error(self) -> KafkaError:
         return KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
 
@@ -320,14 +345,16 @@ def test_change_of_leader_is_reported_once(
     monkeypatch.setattr(trouble, "_QUIET_SECONDS", 0.0)
     topic = broker.topic("leaders")
     put(broker, topic, range(5))
-    one = LibrdkafkaReader(clients(broker), partition(broker, topic))
-    one._consumer = Moving(one._consumer)
+    readers = SharedConsumer(clients(broker))
+    one = readers.reader(partition(broker, topic))
+    readers._consumer = Moving(readers._made())
     found, position, over = 0, 0, time.monotonic() + 30
     with caplog.at_level(logging.WARNING, "arcbeam.kafka"):
         while position < 5 and time.monotonic() < over:
-            fetched = one.fetch(position, 10)
+            readers.begin(time.time())
+            fetched = one.fetch(position, 10, 1)
             found, position = found + len(fetched.records), fetched.position
-    one.close()
+    readers.close()
     assert (found, position) == (5, 5)
     first, last = (record.getMessage() for record in caplog.records)
     assert f"Kafka, {broker.address}: reading leaders[0] failed: Broker: Not leader for partition" in first
@@ -350,14 +377,49 @@ class Leaderless:
 def test_partition_without_leader_is_not_at_its_end(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     nowhere = Clients(Connection({"bootstrap.servers": "127.0.0.1:9"}), True, "", False)
-    monkeypatch.setattr("arcbeam.io.kafka.clients._administrator", lambda *_: Leaderless())
+    for module in (cluster, consumer):
+        monkeypatch.setattr(module, "administrator", lambda *_: Leaderless())
     monkeypatch.setattr(trouble, "_LISTEN", 1)
-    one, cluster = LibrdkafkaReader(nowhere, Partition("t", "a", 0)), LibrdkafkaCluster(nowhere)
-    assert one.end() is None
+    readers, known = SharedConsumer(nowhere), LibrdkafkaCluster(nowhere)
+    assert readers.reader(Partition("t", "a", 0)).end(time.time()) is None
     for where in ("earliest", "latest", 1_000):
         with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:9: "):
-            cluster.offsets([("t", 0)], where, committed=True)
-    one.close()
+            known.offsets([("t", 0)], where, committed=True)
+    readers.close()
+
+
+class WithoutLeaders(Leaderless):
+    """An administrating client whose answers are errors."""
+
+    def __init__(self, code: int) -> None:
+        self._error = KafkaException(KafkaError(code))
+
+    def list_offsets(self, places: Any, **_: Any) -> Any:
+        future: Future[Any] = Future()
+        future.set_exception(self._error)
+        return dict.fromkeys(places, future)
+
+    def describe_topics(self, topics: Any, **_: Any) -> Any:
+        (future,) = self.list_offsets(["t"]).values()
+        return {"t": future}
+
+
+@pytest.mark.contract("KAFKA-03")
+def test_search_waits_for_the_leaders_of_new_partitions(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(trouble, "_LISTEN", 1)
+    nowhere = Clients(Connection({"bootstrap.servers": "127.0.0.1:9"}), True, "", False)
+    known = LibrdkafkaCluster(nowhere)
+    codes = KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART
+    for code in codes:
+        known._admin = WithoutLeaders(code)
+        with pytest.raises(ConnectionError):
+            known.offsets([("t", 0)], "earliest", committed=True)
+    known._admin = WithoutLeaders(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    assert known.topics(["t"]) == {}
+    known._admin = WithoutLeaders(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaException):
+        known.topics(["t"])
 
 
 @pytest.mark.long

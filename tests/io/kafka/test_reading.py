@@ -37,7 +37,7 @@ def test_caught_up_partition_follows_the_clock() -> None:
     processed, _ = read(reader(log_of(0, 1, 2)), PARTITION)
     assert [output.value for output in processed.outputs] == [(b"k", b"v")] * 3
     assert [output.timestamp for output in processed.outputs] == [500, 501, 502]
-    assert (processed.rest.start, processed.watermark, processed.delay) == (3, NOW - 2, pytest.approx(0.1, abs=0.05))
+    assert (processed.rest.start, processed.watermark, processed.delay) == (3, NOW - 2, pytest.approx(0.05, abs=0.03))
 
 
 @pytest.mark.contract("KAFKA-02")
@@ -126,6 +126,24 @@ def test_unreachable_broker_promises_nothing() -> None:
     log.last = 1
     read(reader(log), PARTITION)
     assert waiting.take() == ""
+
+
+@pytest.mark.parametrize(
+    ("log", "restriction", "waited"),
+    [
+        # New, with nothing left; new, with records that have not come; read to an open end.
+        (log_of(), None, 0.0),
+        (log_of(last=3, reaches=0), None, 1.0),
+        (log_of(0, 1, last=3, reaches=2, has_answered=True), None, 0.0),
+        (log_of(0, 1, last=5_000, reaches=2, has_answered=True), None, 0.05),
+        (log_of(last=5_000, reaches=0, has_answered=True), None, 0.0),
+        # A bounded read must reach its stop.
+        (log_of(0, 1, last=3, reaches=2, has_answered=True), OffsetRange(0, 3), 1.0),
+    ],
+)
+def test_reading_waits_only_for_what_it_needs(log: Log, restriction: Any, waited: float) -> None:
+    read(reader(log), PARTITION, restriction)
+    assert max(log.waits) == waited
 
 
 @pytest.mark.contract("KAFKA-02")

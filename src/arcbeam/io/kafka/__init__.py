@@ -1,6 +1,6 @@
 """Kafka without Java: `ReadFromKafka` and `WriteToKafka`."""
 
-from arcbeam.io.kafka.clients import OffsetsGoneError, TopicGoneError
+from arcbeam.io.kafka.fetching.protocols import OffsetsGoneError, TopicGoneError
 from arcbeam.io.kafka.outgoing import ProducerRecord, RecordRefusedError
 from arcbeam.io.kafka.publisher import RegisterError
 from arcbeam.io.kafka.records import KafkaRecord, Undecodable, UndecodableError

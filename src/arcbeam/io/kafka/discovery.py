@@ -19,7 +19,8 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
-from arcbeam.io.kafka.clients import Clients, Cluster, deleted, recreated
+from arcbeam.io.kafka.clients import Clients
+from arcbeam.io.kafka.fetching.protocols import Cluster, deleted, recreated
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition, Place, Search
 from arcbeam.io.kafka.times import Times
 from arcbeam.io.kafka.trouble import AddressError, unreachable

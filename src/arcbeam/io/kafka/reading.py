@@ -1,4 +1,4 @@
-"""Reads partitions: each one by one consumer, in order, as far as the micro-batch has time.
+"""Reads partitions, each in order, as far as the micro-batch has time.
 
 Owns how records become claims, outputs and watermarks, when a partition is idle, and when its group's
 offset is committed. Must not know librdkafka (`.clients`) nor how partitions are found.
@@ -18,8 +18,9 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
-from arcbeam.io.kafka.clients import Clients, Fetched, PartitionReader
-from arcbeam.io.kafka.partitions import Offsets, Partition, know_end
+from arcbeam.io.kafka.clients import Clients
+from arcbeam.io.kafka.fetching.protocols import End, Fetched, PartitionReader
+from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition, know_end
 from arcbeam.io.kafka.records import Decoder
 from arcbeam.io.kafka.times import Times
 from arcbeam.model.attempts import waiting
@@ -30,30 +31,33 @@ ERRORS: Final = "errors"
 """Tag of records that cannot be decoded."""
 _TOGETHER: Final = threshold(2_000)
 """Records of a claim. Between two claims the runner can stop the reading."""
-_UNUSED_SECONDS: Final = 60.0
-"""After which a consumer is closed, because another process reads its partition."""
 _ASK_SECONDS: Final = 1.0
 """Between two questions for the backlog of a partition that is behind."""
+_NEW_SECONDS, _MORE_SECONDS = 1.0, 0.05
+"""How long to wait for the first records of a new reader, and for the next of many records."""
+_MANY: Final = threshold(1_000, 10)
+"""Records that are left from which on to wait for the next."""
+_BUSY: Final = 0.05
+"""Seconds until a partition is read again that has brought records."""
 _SOONEST, _LATEST = 0.1, 1.0
-"""Seconds until an idle partition is read again: the first time, and after many times."""
+"""The same for one that has brought nothing: the first time, and after many times."""
 
 
 class _Open:
-    """An open reader.
+    """The reader of a partition, and what it has brought.
 
     Attributes:
         reader: the reader.
-        used: when it was used last.
         idle: how often it has brought nothing since it brought something.
         read: time of the last record, in milliseconds; -1 if there is none.
         behind: since when records are known to wait, in seconds since 1970; None if none do.
         asked: when the end of the partition was last requested.
     """
 
-    __slots__ = ("asked", "behind", "idle", "read", "reader", "used")
+    __slots__ = ("asked", "behind", "idle", "read", "reader")
 
     def __init__(self, reader: PartitionReader) -> None:
-        self.reader, self.used, self.idle, self.read, self.asked = reader, 0.0, 0, -1, 0.0
+        self.reader, self.idle, self.read, self.asked = reader, 0, -1, 0.0
         self.behind: float | None = None
 
 
@@ -74,13 +78,17 @@ class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def setup(self) -> None:
+        self._readers = self._clients.readers()
         self._open: dict[Partition, _Open] = {}
         self._decoder.set_up()
 
     @override
+    def start_bundle(self) -> None:
+        self._readers.begin(self._clock())
+
+    @override
     def teardown(self) -> None:
-        while self._open:
-            self._open.popitem()[1].reader.close()
+        self._readers.close()
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
     def process(
@@ -101,29 +109,41 @@ class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             # As before its beginning. Without this, the status would say that this DoFn never reports a watermark.
             estimator.set_watermark(Timestamp(micros=NOT_BEGUN))
         of = self._opened(element)
-        patient = False
         while position < stop:
-            fetched = of.reader.fetch(position, _TOGETHER, patient=patient)
+            fetched = of.reader.fetch(position, _TOGETHER)
+            if fetched.position <= position and (seconds := self._may_wait(element, of, position, begun, stop)):
+                fetched = of.reader.fetch(position, _TOGETHER, seconds)
             if fetched.position <= position:
-                if patient or of.idle or not self._backlog(element, of, position):
-                    break
-                patient = True
-                continue
-            patient = False
+                break
             last = min(fetched.position, stop)
             if not tracker.try_claim(last - 1):
                 of.reader.give_back(fetched)
                 stopped = True
                 break
-            of.idle, position = 0, last
+            position = last
             yield from self._emitted(of, fetched, last, estimator)
         if position > begun and self._clients.commits:
             finalizer.register(partial(of.reader.commit, position))
+        of.idle = 0 if position > begun else of.idle + 1
         if stopped:
             if self._clock() - of.asked > _ASK_SECONDS:
-                self._backlog(element, of, position)
+                self._end(element, of, position)
         elif position < stop:
-            self._look(element, of, position, tracker, estimator)
+            tracker.defer_remainder(Duration(self._look(element, of, position, estimator)))
+
+    def _may_wait(self, element: Partition, of: _Open, position: int, begun: int, stop: int) -> float:
+        """Return how many seconds to wait for records that are known to exist.
+
+        A stream waits only if its reader is new, or if many records are left. Few ones are read with the next
+        micro-batch. They may also be ends of transactions, which are not records and come as an empty answer.
+        """
+        must = stop < ENDLESS or not (of.idle or of.reader.has_answered)
+        if not must and position == begun:
+            return 0.0
+        end = self._end(element, of, position)
+        if end is None or end.offset <= position + (0 if must else _MANY):
+            return 0.0
+        return _NEW_SECONDS if must else _MORE_SECONDS
 
     def _emitted(self, of: _Open, fetched: Fetched, stop: int, estimator: Any) -> Iterator[Any]:
         messages = fetched.records
@@ -148,42 +168,44 @@ class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         if times:
             _advance(estimator, self._times.after(times))
 
-    def _look(self, element: Partition, of: _Open, position: int, tracker: Any, estimator: Any) -> None:
-        """Find out whether the partition is idle: nothing was fetched, and the position is its end."""
-        # Before the question: later records are later than this.
-        now = int(self._clock() * 1_000_000)
-        backlog = self._backlog(element, of, position)
-        if backlog == 0 and (promised := self._times.while_idle(now)) is not None:
-            _advance(estimator, promised)
-        of.idle += 1
-        soon = _SOONEST if backlog else min(_LATEST, _SOONEST * 2 ** min(of.idle - 1, 10))
-        tracker.defer_remainder(Duration(_LATEST if backlog is None else soon))
+    def _look(self, element: Partition, of: _Open, position: int, estimator: Any) -> float:
+        """Advance the watermark of a partition that is idle: nothing was fetched, and the position is its end.
 
-    def _backlog(self, element: Partition, of: _Open, position: int) -> int | None:
-        """Return how many records are not read, and report it; None if no broker answers."""
+        Returns:
+            The seconds until it is read again.
+        """
+        end = self._end(element, of, position)
+        if end is None:
+            return _LATEST
+        is_at_end = position >= end.offset
+        if is_at_end and (promised := self._times.while_idle(int(end.asked * 1_000_000))) is not None:
+            _advance(estimator, promised)
+        if not of.idle:
+            return _BUSY
+        return min(_LATEST, _SOONEST * 2 ** min(of.idle - 1, 10)) if is_at_end else _SOONEST
+
+    def _end(self, element: Partition, of: _Open, position: int) -> End | None:
+        """Return the end of a partition, and report how many records are not read; None if no broker answers."""
+        # Before the question: later records are later than this.
         of.asked = self._clock()
-        end = of.reader.end()
+        end = of.reader.end(of.asked)
         waiting.reason = of.reader.unanswered if end is None else ""
         if end is None:
             return None
-        know_end(element, end)
-        backlog = max(0, end - position)
+        know_end(element, end.offset)
+        backlog = max(0, end.offset - position)
         of.behind = None if not backlog else of.asked if of.behind is None else of.behind
         # At least 1: 0 means that nothing is left. Before the first record, what is known is how long one has waited.
         since = of.behind if of.read < 0 else of.read / 1_000
         seconds = 0 if since is None or not backlog else max(1, int(of.asked - since))
         for what, value in (("records", backlog), ("seconds", seconds)):
             Metrics.gauge("kafka", f"backlog_{what}.{element.topic}.{element.number}").set(value)
-        return backlog
+        return end
 
     def _opened(self, partition: Partition) -> _Open:
-        now = self._clock()
         found = self._open.get(partition)
         if found is None:
-            for other in [each for each, of in self._open.items() if now - of.used > _UNUSED_SECONDS]:
-                self._open.pop(other).reader.close()
-            found = self._open[partition] = _Open(self._clients.reader(partition))
-        found.used = now
+            found = self._open[partition] = _Open(self._readers.reader(partition))
         return found
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from arcbeam.errors import SetupError
-from arcbeam.io.kafka import clients
-from arcbeam.io.kafka.clients import Clients, LibrdkafkaCluster
+from arcbeam.io.kafka.clients import Clients
 from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.fetching import cluster
+from arcbeam.io.kafka.fetching.cluster import LibrdkafkaCluster
 from arcbeam.io.kafka.trouble import AddressError, said, unreachable
 from tests.jobs.test_server import self_signed
 from tools.kafka.broker import Broker
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.contract("KAFKA-01")
 @pytest.fixture(autouse=True)
 def _soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(clients, "_FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(cluster, "_FIRST_SECONDS", 1.0)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from arcbeam.io.kafka import clients
 from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.fetching import cluster
 from arcbeam.io.kafka.trouble import AddressError, Trouble, said, trouble_of
 from arcbeam.model.attempts import Attempt, here
 
@@ -126,11 +126,11 @@ def test_slow_brokers_have_time_now_and_then() -> None:
     (one,) = (host := Host(1)).of
     timeouts = []
     for _ in range(12):
-        timeouts.append(clients._seconds(one))
+        timeouts.append(cluster.request_seconds(one))
         host.all_fail()
     assert timeouts == [10, *[2] * 4, 10, *[2] * 5, 10]
     one.succeeded()
-    assert clients._seconds(one) == 10
+    assert cluster.request_seconds(one) == 10
 
 
 def test_reasons_name_brokers() -> None:
