@@ -10,14 +10,16 @@ import apache_beam as beam
 import pytest
 from apache_beam.io.iobase import WatermarkEstimator
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
-from apache_beam.io.watermark_estimators import MonotonicWatermarkEstimator
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator, MonotonicWatermarkEstimator
 from apache_beam.transforms.core import WatermarkEstimatorProvider
 from apache_beam.transforms.window import SlidingWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.model.attempts import waiting
+from arcbeam.model.dofns import Idle, KnowsIdle
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.batch.splittables import Numbers, Range, calls, gates
 from tests.harness.drive import Collect
@@ -365,3 +367,55 @@ def test_reason_of_deferral_is_that_of_last_run() -> None:
         build(p, [7], Waits())
     holds = [report.local.pending for report in cut.reports]
     assert [(hold.about, hold.reason) for hold in holds if hold] == [("7", "no broker knows 7"), ("7", "")]
+
+
+class WithoutBacklog(Numbers):
+    def restriction_size(self, element: Any, restriction: OffsetRange) -> int:
+        return 0
+
+
+class Waiting(beam.DoFn, KnowsIdle):
+    """Is idle in the 2nd and 3rd micro-batch."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: int,
+        tracker: Any = beam.DoFn.RestrictionParam(WithoutBacklog()),
+        estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> None:
+        calls.append("process")
+        if calls.count("process") > 2:
+            tracker.try_claim(element - 1)
+            return
+        if estimator.current_watermark() is None:
+            estimator.set_watermark(SdkTimestamp(1))
+        tracker.defer_remainder(Duration(1))
+
+    def idle(self, element: int, restriction: OffsetRange) -> Idle | None:
+        calls.append((element, restriction.start, restriction.stop))
+        asked = sum(call != "process" for call in calls)
+        return Idle(3.0, (3 - asked) * 10 * SECOND) if asked <= 2 else None
+
+
+@pytest.mark.contract("ENG-01", "SDF-04")
+def test_idle_restriction_waits_without_being_processed() -> None:
+    found: list[tuple[Timestamp, Timestamp | None]] = []
+    called: list[Any] = []
+
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        some = [(key, [one]) for key, one in came]
+        for seconds in (0, 2, 4, 5, 8):
+            report = shard.run(MicroBatch(some, MAX_TIMESTAMP, Timestamp(seconds * SECOND)))
+            found.append((output_time(MAX_TIMESTAMP, report.local, "main"), report.next_due))
+            some = []
+        called.extend(calls)
+
+    with InMicroBatches(cut) as p:
+        build(p, [7], Waiting())
+    asked = (7, 0, 7)
+    # After 4 seconds it is not due.
+    assert called == ["process", asked, asked, asked, "process"]
+    # The watermark is the latest that was reported, and never goes back.
+    assert [time for time, _ in found] == [1 * SECOND, 20 * SECOND, 20 * SECOND, 20 * SECOND, 20 * SECOND]
+    assert [due and round(due / SECOND) for _, due in found] == [1, 5, 5, 8, 9]

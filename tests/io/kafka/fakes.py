@@ -58,6 +58,7 @@ class Log:
         reaches: how far fetches advance without readable records; None: to `last`.
         committed: the offset of the group.
         waits: for how long each fetch may have waited.
+        resting: whether it is not fetched.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -71,11 +72,12 @@ class Log:
     unanswered: str = "its end is unknown: down"
     has_answered: bool = False
     waits: list[float] = field(default_factory=list)
+    resting: bool = False
 
     def readers(self) -> Log:
         return self
 
-    def begin(self, now: float) -> None:
+    def begin(self) -> None:
         pass
 
     def reader(self, partition: Partition) -> Log:
@@ -89,7 +91,13 @@ class Log:
         reaches = self.last if self.reaches is None else self.reaches
         return Fetched([], max(position, reaches or 0))
 
-    def end(self, now: float) -> End | None:
+    def is_quiet(self, position: int) -> bool:
+        return position >= (self.last or 0)
+
+    def rest(self) -> None:
+        self.resting = True
+
+    def end(self, now: float, oldest: float) -> End | None:
         return None if self.last is None else End(self.last, now)
 
     def give_back(self, fetched: Fetched) -> None:

@@ -112,7 +112,7 @@ def test_aborted_transactions_leave_no_backlog(broker: Broker) -> None:
     of = partition(broker, topic)
     found, processed, finalizer = read_to_end(reader(broker, "aborted"), of)
     assert found == [1, 2, 6]
-    end = SharedConsumer(clients(broker)).reader(of).end(time.time())
+    end = SharedConsumer(clients(broker)).reader(of).end(time.time(), time.time())
     assert (processed.rest.start, end and end.offset) == (12, 12)
     assert Offsets().restriction_size(of, processed.rest) == 0
     finalizer.finalize()
@@ -300,7 +300,7 @@ def test_reader_far_from_position_starts_again(broker: Broker, monkeypatch: pyte
     monkeypatch.setattr(consumer, "_SKIPS", 10)
     monkeypatch.setattr(consumer, "_PATIENCE_SECONDS", 20.0)
     for position in (0, 5, 40, 3):
-        readers.begin(time.time())
+        readers.begin()
         assert one.fetch(position, 2, 20).records[0].offset() == position
     fetched = one.fetch(5, 3)
     one.give_back(fetched)
@@ -351,7 +351,7 @@ def test_change_of_leader_is_reported_once(
     found, position, over = 0, 0, time.monotonic() + 30
     with caplog.at_level(logging.WARNING, "arcbeam.kafka"):
         while position < 5 and time.monotonic() < over:
-            readers.begin(time.time())
+            readers.begin()
             fetched = one.fetch(position, 10, 1)
             found, position = found + len(fetched.records), fetched.position
     readers.close()
@@ -381,7 +381,7 @@ def test_partition_without_leader_is_not_at_its_end(tmp_path: Any, monkeypatch: 
         monkeypatch.setattr(module, "administrator", lambda *_: Leaderless())
     monkeypatch.setattr(trouble, "_LISTEN", 1)
     readers, known = SharedConsumer(nowhere), LibrdkafkaCluster(nowhere)
-    assert readers.reader(Partition("t", "a", 0)).end(time.time()) is None
+    assert readers.reader(Partition("t", "a", 0)).end(time.time(), time.time()) is None
     for where in ("earliest", "latest", 1_000):
         with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:9: "):
             known.offsets([("t", 0)], where, committed=True)

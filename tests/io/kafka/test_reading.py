@@ -147,6 +147,35 @@ def test_reading_waits_only_for_what_it_needs(log: Log, restriction: Any, waited
 
 
 @pytest.mark.contract("KAFKA-02")
+def test_idle_partition_is_known_without_processing() -> None:
+    log = log_of(0, 1)
+    fn = reader(log)
+    first, _ = read(fn, PARTITION)
+    # It has brought records, so it is read once more.
+    assert fn.idle(PARTITION, first.rest) is None
+    read(fn, PARTITION, first.rest)
+    waits = [fn.idle(PARTITION, first.rest) for _ in range(6)]
+    assert [each and each.watermark for each in waits] == [(NOW - 2) * 1e6] * 6
+    assert [each and each.seconds for each in waits] == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert log.resting
+
+
+@pytest.mark.contract("KAFKA-01", "KAFKA-02")
+@pytest.mark.parametrize("last", [3, None, 1])
+def test_partition_that_may_have_more_is_not_idle(last: int | None) -> None:
+    log = log_of(0, 1)
+    fn = reader(log)
+    first, _ = read(fn, PARTITION)
+    read(fn, PARTITION, first.rest)
+    log.last = last
+    assert fn.idle(PARTITION, first.rest) is None
+    # Neither is one of which this process knows nothing, nor one that was read elsewhere meanwhile.
+    assert reader(log).idle(PARTITION, first.rest) is None
+    log.last = 2
+    assert fn.idle(PARTITION, OffsetRange(1, ENDLESS)) is None
+
+
+@pytest.mark.contract("KAFKA-02")
 def test_idle_partition_without_clock_keeps_its_watermark() -> None:
     processed, _ = read(reader(log_of(0), Times(CREATED, 0, False)), PARTITION)
     assert processed.watermark == 500

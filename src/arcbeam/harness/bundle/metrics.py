@@ -10,7 +10,7 @@ from typing import Any
 
 from apache_beam import coders
 from apache_beam.metrics import monitoring_infos as mi
-from apache_beam.metrics.cells import HistogramData
+from apache_beam.metrics.cells import GaugeCell, HistogramData
 from apache_beam.metrics.execution import MetricsContainer
 from apache_beam.metrics.metricbase import MetricName
 from apache_beam.portability.api import metrics_pb2
@@ -65,6 +65,17 @@ def seconds_in_transforms(infos: Iterable[Any]) -> float:
     """Return how long transforms have run, by the SDK's sampling: short work may be missed or overestimated."""
     millis: int = sum(mi.extract_counter_value(info) for info in infos if info.urn == mi.TOTAL_MSECS_URN)
     return millis / 1000
+
+
+def forget_gauges(container: Any) -> None:
+    """Remove the gauges of an SDK's metrics container: their values are reported.
+
+    The SDK would report each of them with every later bundle, without a value. A DoFn may have thousands, one for each
+    subject of its work, and set few of them in a bundle.
+    """
+    gauges = [name for name, cell in container.metrics.items() if isinstance(cell, GaugeCell)]
+    for name in gauges:
+        del container.metrics[name]
 
 
 class MetricsTable:

@@ -23,7 +23,7 @@ from apache_beam.runners.worker.data_sampler import DataSampler
 from arcbeam.harness.bundle import observedtimes, restrictionoperation, workerwindows
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.graceful import GracefulDoFns
-from arcbeam.harness.bundle.metrics import MetricsTable
+from arcbeam.harness.bundle.metrics import MetricsTable, forget_gauges
 from arcbeam.harness.bundle.sampling import Sampling
 from arcbeam.harness.encoding import keycoders, prefixed, windowcoder
 from arcbeam.harness.encoding.blocks import Block
@@ -271,6 +271,8 @@ class Bundles:
         self._metrics.add(info for info in sdk.monitoring_infos() if not recordlists.is_added(info))
         self.count += 1
         self.callbacks.keep_from(sdk.reset)
+        for op in self._ops:
+            forget_gauges(op.metrics_container)
         return deferred
 
     def abandon(self) -> None:

@@ -72,6 +72,11 @@ class RestrictionOperation(BlockOperation):
         self._lock = threading.Lock()
         self._bytes_before: int | None = None
 
+    @property
+    def fn(self) -> Any:
+        """The DoFn."""
+        return self._fn
+
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
         with self.scoped_start_state:

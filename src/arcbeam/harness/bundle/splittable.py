@@ -22,6 +22,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.restrictionoperation import RestrictionOperation
 from arcbeam.harness.bundle.splitting import Splitter
 from arcbeam.harness.encoding.exactcoder import ExactCoder
+from arcbeam.model.dofns import KnowsIdle
 
 splitting.register()
 
@@ -141,6 +142,12 @@ class SplittableOperation:
         except Exception as e:
             raise self._with_step(e) from e
         return Sized(coder.encode_nested(windowed.with_value(((element, (kept, state)), size))), size, sized.fresh)
+
+    @property
+    def idling(self) -> KnowsIdle | None:
+        """The DoFn, if it knows when a restriction has nothing to do."""
+        fn = self.op.fn if isinstance(self.op, RestrictionOperation) else None
+        return fn if isinstance(fn, KnowsIdle) else None
 
     @property
     def endless(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -21,6 +22,7 @@ from arcbeam.model import texts
 from arcbeam.model.attempts import waiting
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import NOT_BEGUN, Timestamp
+from arcbeam.sizes import remembered
 
 _FRESH: Final = b"\1"
 _LEFT: Final = b"\0"
@@ -88,6 +90,8 @@ class StreamingRestrictions(Restrictions):
         self._budget: Budget
         self._pieces = 1
         self._running: Any = None
+        self._idling = self._operation.idling
+        self._waiting = remembered(10_000)(self._decoded)
 
     @override
     def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
@@ -104,6 +108,8 @@ class StreamingRestrictions(Restrictions):
         clock: Callable[[], Timestamp],
     ) -> RestrictionResult:
         # In the open bundle.
+        if (idle := self._idle(remainder, outputs, clock)) is not None:
+            return RestrictionResult(deferred=idle)
         operation, sized = self._operation, _sized(remainder)
         coder = operation.root_coder if sized.fresh else operation.op_coder
         # SUBTLE: half of an unbounded restriction may begin where no data ever arrives.
@@ -133,6 +139,29 @@ class StreamingRestrictions(Restrictions):
         splitter, self._splitter = self._splitter, None
         if splitter is not None:
             splitter.__exit__(None, None, None)
+
+    def _idle(self, remainder: Remainder, outputs: tuple[str, ...], clock: Callable[[], Timestamp]) -> Remainder | None:
+        """Return what a restriction without work leaves, without processing it; None if it may have some."""
+        sized = _sized(remainder)
+        if self._idling is None or sized.fresh or sized.size:
+            return None
+        element, restriction = self._waiting(sized.element)
+        try:
+            idle = self._idling.idle(element, restriction)
+        except Exception:
+            return None  # `process` raises it again, with the names of transform and element.
+        if idle is None:
+            return None
+        due = Timestamp(clock() + round(idle.seconds * 1e6))
+        # SUBTLE: the estimator's state stays as it was. What it reports later counts only if it is later than this.
+        mark = idle.watermark
+        watermarks = remainder.watermarks if mark is None else dict.fromkeys(outputs, Timestamp(mark))
+        return replace(remainder, due=due, watermarks=watermarks, about=About(partial(_shown, element)))
+
+    def _decoded(self, encoded: bytes) -> tuple[Any, Any]:
+        """Return element and restriction of a residual."""
+        (element, (restriction, _)), _ = self._operation.op_coder.decode_nested(encoded).value
+        return element, restriction
 
     def _watching(self) -> Splitter:
         """Return the splitter. All restrictions of a stage and shard share its thread: many of them end soon."""

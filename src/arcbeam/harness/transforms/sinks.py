@@ -3,7 +3,7 @@
 Owns two operations that replace DoFns of the SDK which take single elements. Each keeps the SDK's DoFn, and leaves to
 it all but the common case: the first element, which opens a file; full buffers; failures. The SDK decides which file is
 written. A contract test covers its internals that this module relies on. A third operation is for DoFns of arcbeam that
-take lists (`arcbeam.model.lists`), such as those of part files.
+take lists (`arcbeam.model.dofns`), such as those of part files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from apache_beam.runners.worker import operations
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.blockoperation import BlockOperation, dofn_runner
 from arcbeam.harness.transforms.values import Given
-from arcbeam.model.lists import TakesLists
+from arcbeam.model.dofns import TakesLists
 
 
 class _Held(BlockOperation):

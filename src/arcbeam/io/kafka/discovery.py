@@ -271,8 +271,8 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     def _search(self, known: Known) -> list[Partition]:
         """Return the partitions that are not known; raise a ConnectionError if no broker answers."""
         cluster = self._connected()
-        places = self._wanted.found(cluster, known)
-        new = [place for place in places if place not in set(known.places)]
+        old = set(known.places)
+        new = [place for place in self._wanted.found(cluster, known) if place not in old]
         return self._wanted.placed(cluster, new, at_first=not known.searched)
 
     def _connected(self) -> Cluster:

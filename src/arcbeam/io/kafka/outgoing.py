@@ -19,7 +19,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from typing_extensions import override
 
-from arcbeam.model.lists import TakesLists
+from arcbeam.model.dofns import TakesLists
 from arcbeam.model.rows import key_hash
 from arcbeam.sizes import threshold
 

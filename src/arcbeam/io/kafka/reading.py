@@ -24,6 +24,7 @@ from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition, know_end
 from arcbeam.io.kafka.records import Decoder
 from arcbeam.io.kafka.times import Times
 from arcbeam.model.attempts import waiting
+from arcbeam.model.dofns import Idle, KnowsIdle
 from arcbeam.model.timestamps import NOT_BEGUN
 from arcbeam.sizes import threshold
 
@@ -39,6 +40,10 @@ _MANY: Final = threshold(1_000, 10)
 """Records that are left from which on to wait for the next."""
 _BUSY: Final = 0.05
 """Seconds until a partition is read again that has brought records."""
+_FRESH_SECONDS: Final = 0.5
+"""For which the end of a partition may be used again: to know that it is idle, or in the bundle that has asked."""
+_RESTS: Final = 5
+"""How often a partition brings nothing until it is not fetched any more: its end tells when there is a record."""
 _SOONEST, _LATEST = 0.1, 1.0
 """The same for one that has brought nothing: the first time, and after many times."""
 
@@ -60,8 +65,12 @@ class _Open:
         self.reader, self.idle, self.read, self.asked = reader, 0, -1, 0.0
         self.behind: float | None = None
 
+    def pause(self) -> float:
+        """Return the seconds until it is read again, if it is at the end and brings nothing."""
+        return min(_LATEST, _SOONEST * float(2 ** min(self.idle - 1, 10)))
 
-class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+
+class Read(beam.DoFn, KnowsIdle):  # type: ignore[misc]  # Beam is untyped
     """Partition -> its records, each at its event time.
 
     Args:
@@ -84,7 +93,8 @@ class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def start_bundle(self) -> None:
-        self._readers.begin(self._clock())
+        self._began = self._clock()
+        self._readers.begin()
 
     @override
     def teardown(self) -> None:
@@ -145,6 +155,21 @@ class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             return 0.0
         return _NEW_SECONDS if must else _MORE_SECONDS
 
+    @override
+    def idle(self, element: Partition, restriction: Any) -> Idle | None:
+        """See `KnowsIdle`: nothing has come, and the position is the end of the partition."""
+        of, position = self._open.get(element), restriction.start
+        if of is None or not of.idle or position >= restriction.stop or not of.reader.is_quiet(position):
+            return None
+        now = self._clock()
+        end = of.reader.end(now, now - _FRESH_SECONDS)
+        if end is None or end.offset != position:
+            return None
+        of.idle += 1
+        if of.idle == _RESTS:
+            of.reader.rest()
+        return Idle(of.pause(), self._times.while_idle(int(end.asked * 1_000_000)))
+
     def _emitted(self, of: _Open, fetched: Fetched, stop: int, estimator: Any) -> Iterator[Any]:
         messages = fetched.records
         if fetched.position > stop:
@@ -182,13 +207,13 @@ class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             _advance(estimator, promised)
         if not of.idle:
             return _BUSY
-        return min(_LATEST, _SOONEST * 2 ** min(of.idle - 1, 10)) if is_at_end else _SOONEST
+        return of.pause() if is_at_end else _SOONEST
 
     def _end(self, element: Partition, of: _Open, position: int) -> End | None:
         """Return the end of a partition, and report how many records are not read; None if no broker answers."""
         # Before the question: later records are later than this.
         of.asked = self._clock()
-        end = of.reader.end(of.asked)
+        end = of.reader.end(of.asked, max(self._began, of.asked - _FRESH_SECONDS))
         waiting.reason = of.reader.unanswered if end is None else ""
         if end is None:
             return None

@@ -22,7 +22,7 @@ from arcbeam.io.parts.spans import span_of
 from arcbeam.io.parts.successes import success_of
 from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
 from arcbeam.io.publishing import attempt
-from arcbeam.model.lists import TakesLists
+from arcbeam.model.dofns import TakesLists
 from arcbeam.sizes import threshold
 
 _MOST_OPEN: Final = threshold(100)

@@ -34,7 +34,7 @@ from arcbeam.io.parts.spans import span_of
 from arcbeam.io.parts.staging import Staging
 from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
 from arcbeam.io.publishing import attempt
-from arcbeam.model.lists import TakesLists
+from arcbeam.model.dofns import TakesLists
 from arcbeam.model.rows import key_hash
 from arcbeam.model.urns import STATE_ANNOTATION
 from arcbeam.sizes import threshold

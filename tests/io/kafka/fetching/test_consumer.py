@@ -39,7 +39,7 @@ class Counting:
 
 
 @pytest.mark.contract("KAFKA-02")
-def test_many_idle_partitions_cost_one_request_and_no_wait(broker: Broker) -> None:
+def test_many_idle_partitions_cost_one_request_and_no_wait(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 50
     topic = broker.topic("idle", count)
     id = partition(broker, topic).topic_id
@@ -51,9 +51,10 @@ def test_many_idle_partitions_cost_one_request_and_no_wait(broker: Broker) -> No
     assert isinstance(shared, SharedConsumer)
     shared._consumer, shared._admin = Counting(shared._made()), Counting(shared._administrator())
     # The next micro-batch: one bundle.
+    monkeypatch.setattr(consumer, "_FRESH_SECONDS", 0.0)
     began = time.time()
-    shared.begin(began)
-    ends = [shared.reader(of).end(time.time()) for of in partitions]
+    shared.begin()
+    ends = [shared.reader(of).end(time.time(), began) for of in partitions]
     assert [end and (end.offset, end.asked >= began) for end in ends] == [(0, True)] * count
     fetched = [shared.reader(of).fetch(0, 10) for of in partitions]
     assert [each.position for each in fetched] == [0] * count
@@ -74,6 +75,31 @@ def test_new_reader_at_the_end_of_a_partition_does_not_wait(broker: Broker) -> N
     processed, _ = read(fn, of, OffsetRange(3, ENDLESS))
     assert processed.watermark is not None
     assert (processed.outputs, processed.watermark >= began, counting.of("poll")) == ([], True, [])
+    fn.teardown()
+
+
+def test_resting_partition_is_not_fetched_until_its_end_moves(broker: Broker) -> None:
+    topic = broker.topic("resting")
+    fn, of = reader(broker), partition(broker, topic)
+    processed, _ = read(fn, of)
+    shared = fn._readers
+    assert isinstance(shared, SharedConsumer)
+    shared._consumer = counting = Counting(shared._made())
+    over = time.monotonic() + 60
+    while not counting.of("incremental_unassign"):
+        assert time.monotonic() < over
+        fn.start_bundle()
+        assert fn.idle(of, processed.rest) is not None
+    put(broker, topic, range(3))
+    while fn.idle(of, processed.rest) is not None:
+        assert time.monotonic() < over
+    found: list[int] = []
+    rest = processed.rest
+    while len(found) < 3:
+        assert time.monotonic() < over
+        later, _ = read(fn, of, rest)
+        found, rest = found + values(later.outputs), later.rest
+    assert (found, len(counting.of("incremental_assign"))) == ([0, 1, 2], 1)
     fn.teardown()
 
 

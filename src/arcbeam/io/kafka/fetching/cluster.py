@@ -154,7 +154,7 @@ class LibrdkafkaCluster(Cluster):
 
         Args:
             ask: returns it.
-            missing: whether it may be that a topic does not exist. Else its leader may not know it yet.
+            missing: whether it may be that a topic does not exist. Else its leader perhaps does not know it yet.
         """
         from confluent_kafka import KafkaException
 

@@ -39,8 +39,8 @@ _FETCH: Final = {"fetch.wait.max.ms": 25, "fetch.min.bytes": 1 << 16}
 """How a broker answers: soon, also if there is no record, but not at once for each. Each request names all partitions,
 and between two micro-batches many records come.
 """
-_FRESH_SECONDS: Final = 1.0
-"""For which the answer about all ends is used, by the other partitions of a bundle."""
+_FRESH_SECONDS: Final = 0.5
+"""For which the end of a partition is not asked for again with those of others."""
 _SAME_SECONDS: Final = 1.0
 """For which a topic is known to be the same, or not to be known: the search for partitions checks it as often."""
 _SKIPS: Final = 5_000
@@ -56,7 +56,7 @@ _Place = tuple[str, int]
 
 
 class _Assignment:
-    """A partition, and what has come of it.
+    """A partition, and its records that have arrived.
 
     Attributes:
         partition: the partition.
@@ -67,24 +67,10 @@ class _Assignment:
         fetched: whether the consumer fetches it.
         answered: whether anything has come since it was fetched from `begin`, perhaps only that there is nothing.
         gone: whether the offset `next` does not exist.
-        refused: why the user may not read it; "" if he may.
+        refused: why the user must not read it; "" if that is allowed.
         end: its last known end.
         used: when it was used last, in seconds of a monotonic clock.
     """
-
-    __slots__ = (
-        "answered",
-        "begin",
-        "end",
-        "fetched",
-        "gone",
-        "next",
-        "partition",
-        "records",
-        "refused",
-        "size",
-        "used",
-    )
 
     def __init__(self, partition: Partition, position: int) -> None:
         self.partition = partition
@@ -156,7 +142,7 @@ class SharedConsumer(Readers):
         self._consumer: Any = None
         self._admin: Any = None
         self._of: dict[_Place, _Assignment] = {}
-        self._patience, self._began = _PATIENCE_SECONDS, 0.0
+        self._patience = _PATIENCE_SECONDS
         # The ids of topics, None if no broker has answered, and until when they are known.
         self._topics: dict[str, tuple[str | None, float]] = {}
         self._record_bytes = 100.0
@@ -166,8 +152,8 @@ class SharedConsumer(Readers):
         return LibrdkafkaReader(self, partition)
 
     @override
-    def begin(self, now: float) -> None:
-        self._patience, self._began = _PATIENCE_SECONDS, now
+    def begin(self) -> None:
+        self._patience = _PATIENCE_SECONDS
 
     @override
     def close(self) -> None:
@@ -191,15 +177,27 @@ class SharedConsumer(Readers):
         self._check(of)
         return Fetched([], position)
 
-    def end(self, partition: Partition, now: float) -> End | str:
-        """Return the end of a partition, of this bundle; or why it is unknown."""
+    def end(self, partition: Partition, now: float, oldest: float) -> End | str:
+        """Return the end of a partition, or why it is unknown; the arguments are those of `PartitionReader.end`."""
         of = self._of.get((partition.topic, partition.number))
         if of is None:
             of = self._placed(partition, partition.start)
-        if self._is_fresh(of.end, now):
-            assert of.end is not None
+        if of.end is not None and oldest <= of.end.asked <= now:
             return of.end
         return self._ask_ends(of, now)
+
+    def is_quiet(self, partition: Partition, position: int) -> bool:
+        """Return whether nothing has come of a partition that `fetch` would return or raise."""
+        of = self._of.get((partition.topic, partition.number))
+        if of is None or of.gone or of.refused or of.records or not of.begin == of.next == position:
+            return False
+        of.used = time.monotonic()
+        return True
+
+    def rest(self, partition: Partition) -> None:
+        """Do not fetch a partition until the next call of `fetch`."""
+        if (of := self._of.get((partition.topic, partition.number))) is not None:
+            self._unassign(of)
 
     def has_answered(self, partition: Partition) -> bool:
         """Return whether anything has come of a partition, perhaps only that there is nothing."""
@@ -250,7 +248,7 @@ class SharedConsumer(Readers):
             self._made().incremental_unassign([_place(of.partition, of.next)])
 
     def _receive(self, of: _Assignment, position: int, most: int, over: float) -> None:
-        """Receive what has come of all partitions. If nothing of this one has, wait.
+        """Receive what has come of all partitions. If this one has no record, wait.
 
         Args:
             of: the partition.
@@ -369,11 +367,14 @@ class SharedConsumer(Readers):
         from confluent_kafka import IsolationLevel, KafkaException
         from confluent_kafka.admin import OffsetSpec
 
+        # Also if all partitions are idle: errors come in this way.
+        for message in self._made().consume(1_000, 0):
+            self._put(message)
         admin, oldest = self._administrator(), time.monotonic() - _UNUSED_SECONDS
         places = {
             _place(each.partition, 0): each
             for each in self._of.values()
-            if each is of or (each.used > oldest and not self._is_fresh(each.end, now))
+            if each is of or (each.used > oldest and not (each.end and 0 <= now - each.end.asked < _FRESH_SECONDS))
         }
         asked = admin.list_offsets(
             dict.fromkeys(places, OffsetSpec.latest()),
@@ -402,9 +403,6 @@ class SharedConsumer(Readers):
             self._trouble.failed(f"the request for the end of {unknown.partition!r}", error, now)
             self._admin = None
         return of.end or f"its end is unknown: {self._trouble.reason(error)}"
-
-    def _is_fresh(self, end: End | None, now: float) -> bool:
-        return end is not None and end.asked >= self._began and 0 <= now - end.asked < _FRESH_SECONDS
 
     def _administrator(self) -> Any:
         if self._admin is None:
@@ -461,8 +459,16 @@ class LibrdkafkaReader(PartitionReader):
         return self._consumer.fetch(self._partition, position, most, seconds)
 
     @override
-    def end(self, now: float) -> End | None:
-        end = self._consumer.end(self._partition, now)
+    def is_quiet(self, position: int) -> bool:
+        return self._consumer.is_quiet(self._partition, position)
+
+    @override
+    def rest(self) -> None:
+        self._consumer.rest(self._partition)
+
+    @override
+    def end(self, now: float, oldest: float) -> End | None:
+        end = self._consumer.end(self._partition, now, oldest)
         self.unanswered = end if isinstance(end, str) else ""
         return None if isinstance(end, str) else end
 

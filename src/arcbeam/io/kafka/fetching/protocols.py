@@ -94,11 +94,18 @@ class PartitionReader(Protocol):
             OffsetsGoneError: they do not exist any more.
         """
 
-    def end(self, now: float) -> End | None:
-        """Return the end as of now, or of a moment of this bundle; None if no broker answers.
+    def is_quiet(self, position: int) -> bool:
+        """Return whether nothing has come that a fetch from an offset would return or raise."""
+
+    def rest(self) -> None:
+        """Do not fetch the partition until the next call of `fetch`: nothing is expected."""
+
+    def end(self, now: float, oldest: float) -> End | None:
+        """Return the end; None if no broker answers.
 
         Args:
             now: seconds since 1970.
+            oldest: the same; an answer that is not older may be used again.
         """
 
     def give_back(self, fetched: Fetched) -> None:
@@ -114,12 +121,8 @@ class Readers(Protocol):
     def reader(self, partition: Partition) -> PartitionReader:
         """Return the reader of a partition."""
 
-    def begin(self, now: float) -> None:
-        """Begin a bundle: the time for which its readers wait is limited, and ends are as of this moment or later.
-
-        Args:
-            now: seconds since 1970.
-        """
+    def begin(self) -> None:
+        """Begin a bundle: the time for which its readers wait is limited."""
 
     def close(self) -> None:
         """Release the connections."""
