@@ -44,11 +44,7 @@ def changes(
         renamed: new names, by old ones, of transforms or of composites that contain them.
         compares_code: their contents are comparable: the same versions made them.
     """
-    names = {plain(old): plain(new) for old, new in renamed.items()}
-    before = {
-        _renamed(name, names): replace(of, inputs=tuple(sorted(_renamed(each, names) for each in of.inputs)))
-        for name, of in had.items()
-    }
+    before = with_names(had, renamed)
     for name in sorted(before.keys() | now.keys()):
         was, of = before.get(name), now.get(name)
         if was is None:
@@ -61,6 +57,15 @@ def changes(
             yield f"'{name}' reads {_listed(of.inputs)} (was: {_listed(was.inputs)})"
         elif compares_code and of.content != was.content:
             yield f"'{name}' has other code, arguments or windows"
+
+
+def with_names(had: Mapping[str, Fingerprint], renamed: Mapping[str, str]) -> dict[str, Fingerprint]:
+    """Return the transforms under their new names, by old ones, of transforms or of composites that contain them."""
+    names = {plain(old): plain(new) for old, new in renamed.items()}
+    return {
+        _renamed(name, names): replace(of, inputs=tuple(sorted(_renamed(each, names) for each in of.inputs)))
+        for name, of in had.items()
+    }
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:

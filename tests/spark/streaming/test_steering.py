@@ -301,6 +301,20 @@ def test_sources_side_inputs_and_sinks_can_be_added(tmp_path: Path) -> None:
     assert sorted(lines) == sorted(f"{words[key]} {numbers}" for start, key, numbers in twice if start >= 20)
 
 
+@pytest.mark.contract("STORE-05")
+def test_script_with_random_labels_resumes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(tmp_path)
+    feed(job.source, 15)
+    first = job.submit(keep="Keep (Z:54a7b9)")
+    wait(first, lambda: len(job.panes()) == 3)
+    first.suspend()
+    feed(job.source, 25, end=True)
+    assert job.submit(keep="Keep (Z:0c3d1e)").wait_until_finish() == "DONE"
+    assert job.panes() == expected(0, 25)
+    assert sorted(noted(job.read)) == list(range(25)), "no number may be read twice"
+    assert "'Keep (Z:54a7b9)' is resumed as 'Keep (Z:0c3d1e)'" in caplog.text
+
+
 @pytest.mark.contract("STORE-05", "ENG-05")
 def test_side_inputs_can_be_removed_and_added(tmp_path: Path) -> None:
     source, state, looked, kept = (tmp_path / name for name in ("source", "state", "looked", "kept"))

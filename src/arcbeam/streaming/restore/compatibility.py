@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.model.fingerprint import changes
+from arcbeam.model.fingerprint import changes, with_names
 from arcbeam.model.plan import Plan
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -22,6 +22,7 @@ from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.store.manifest.values import JobShape, Manifest, OutputWatermark, StageShape, StageWatermarks
 from arcbeam.streaming.driverstate import Progress, progress_of, times_of
 from arcbeam.streaming.physicalplan import ports_of, side_number, side_ports, without_sides
+from arcbeam.streaming.restore.relabelling import Relabelling, has_random_labels, relabelling
 from arcbeam.streaming.status.snapshot import standing_of
 
 _SHOWN = 8
@@ -195,7 +196,7 @@ def refuse_another_pipeline(
     """
     had = jobgraphs.readable(blobs, head.program)
     if program is not None and had is not None and had.transforms:
-        same = all(had.versions.get(each) == program.versions.get(each) for each in _VERSIONS)
+        same = _have_same_versions(had, program)
         differing = list(changes(had.transforms, program.transforms, renamed, compares_code=same))
     else:
         before, now = ({of.stage for of in each.stages} for each in (head.shape, shape))
@@ -211,6 +212,29 @@ def refuse_another_pipeline(
         "give this pipeline a folder of its own with --checkpoint_dir; or, to continue the ended job with this "
         "pipeline and the state that it left, add --force_resume",
     )
+
+
+def _have_same_versions(had: JobGraph, program: JobGraph) -> bool:
+    return all(had.versions.get(each) == program.versions.get(each) for each in _VERSIONS)
+
+
+def relabelled(
+    head: Manifest, program: JobGraph | None, renamed: Mapping[str, str], blobs: DurableBlobs
+) -> Relabelling:
+    """Return which transforms of the pipeline are those of the job under labels with other random parts.
+
+    Args:
+        head: the manifest that the job resumes from.
+        program: the submitted job graph; None: it is unknown, and nothing is matched.
+        renamed: the new names that the user gave, by those of the job's job graph.
+        blobs: the job's folder.
+    """
+    if program is None or not has_random_labels(program.transforms):
+        return Relabelling()
+    had = jobgraphs.readable(blobs, head.program)
+    if had is None or not _have_same_versions(had, program):
+        return Relabelling()  # without the same versions, it is unknown whether the code is the same
+    return relabelling(with_names(had.transforms, renamed), program.transforms)
 
 
 def refuse_other_shards(head: Manifest, shards: int | None, blobs: DurableBlobs) -> None:

@@ -31,12 +31,14 @@ from arcbeam.streaming.restore.compatibility import (
     refuse_renamed_writers,
     refuse_side_inputs_of_the_past,
     refuse_what_is_too_late,
+    relabelled,
     with_outputs,
     with_side_inputs,
     without,
 )
+from arcbeam.streaming.restore.relabelling import Relabelling
 from arcbeam.streaming.restore.rescaling import rescaled, resumed_from
-from arcbeam.streaming.restore.stagemapping import renamed
+from arcbeam.streaming.restore.stagemapping import renamed, stages_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Taken:
         rescaled_from: the former number of shards; None: it has not changed.
         idle: new stages that receive nothing, because all their inputs have ended.
         discarded: how many committed micro-batches after the savepoint were discarded.
+        relabelled: new labels, by old ones, of transforms that were recognized although their labels changed.
     """
 
     log: CommitLog
@@ -89,9 +92,10 @@ class Taken:
     rescaled_from: int | None = None
     idle: tuple[str, ...] = ()
     discarded: int = 0
+    relabelled: Mapping[str, str] = field(default_factory=dict)
 
     def warnings(self, how: RestoreOptions) -> Iterator[str]:
-        """Yield what was discarded as the options allow it, and which stages do nothing, for people."""
+        """Yield, for people: what was discarded or recognized under another label, and which stages do nothing."""
         if self.discarded:
             yield f"went back to savepoint '{how.savepoint}': {self.discarded} later micro-batch(es) are discarded"
         for lost in self.dropped:
@@ -101,6 +105,8 @@ class Taken:
                 f"stage '{stage}' is new, but all its inputs have ended, so it receives no elements. (A source that "
                 f"was renamed is read from its beginning.)"
             )
+        for old, new in self.relabelled.items():
+            yield f"'{old}' is resumed as '{new}': only random parts of the labels differ"
 
 
 def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int, now: Timestamp, driver: str) -> Taken:
@@ -129,24 +135,30 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
     moved: tuple[Move, ...] = ()
     idle: tuple[str, ...] = ()
 
+    labels = Relabelling()
     publishers = {name for stage in plan.stages for name in stage.publishers}
 
     def adapted(origin: Manifest) -> Manifest:
-        nonlocal dropped, moved, idle, rescaled_from
-        refuse_renamed_writers(origin, how.renamed, blobs)
-        mapped = renamed(origin, how.renamed, publishers)
+        nonlocal dropped, moved, idle, rescaled_from, labels
+        # A user who discards state may have changed a label to that end.
+        labels = Relabelling() if how.drop else relabelled(origin, how.program, how.renamed, blobs)
+        names = {**labels.renamed(stages_of(origin)), **how.renamed}
+        refuse_renamed_writers(origin, names, blobs)
+        mapped = renamed(origin, names, publishers)
         # A job that has ended is only finished, unless it is forced to continue.
         continues = origin.mode not in ENDED or how.force
         if not continues:
-            refuse_another_pipeline(mapped, shape, how.program, how.renamed, blobs)
+            transforms = {**labels.transforms, **how.renamed}
+            refuse_another_pipeline(mapped, shape, how.program, transforms, blobs)
             refuse_other_shards(mapped, how.shards, blobs)
         mapped = with_side_inputs(mapped, shape, blobs)
         removed, lost = left(mapped, shape, publishers)
         if how.drop:
             mapped, dropped = without(mapped, removed, publishers), (*removed.values(), *lost.values())
-        elif lost:
+        elif lost or (removed and labels.unclear):
             # State without a stage is among the differences.
-            raise misfit(blobs, origin, [*differences(mapped.shape, shape), *lost.values()])
+            unclear = [f"labels with random parts: {labels.unclear}"] if labels.unclear else []
+            raise misfit(blobs, origin, [*differences(mapped.shape, shape), *lost.values(), *unclear])
         if continues and not how.drop:
             refuse_exchanged_sources(plan, mapped, blobs)
         moved = moves(mapped.shape, shape, progress_of(mapped).numbers) if continues else ()
@@ -192,4 +204,4 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
         fill=filled,
     )
     numbers = numbered(log.head, [stage.uid for stage in plan.stages])
-    return Taken(log, shards, numbers, dropped, moved, rescaled_from, idle, later(log.head))
+    return Taken(log, shards, numbers, dropped, moved, rescaled_from, idle, later(log.head), labels.labels)

@@ -29,6 +29,13 @@ def _each(names: Mapping[str, str], known: Collection[str]) -> Iterator[tuple[st
             yield old, new
 
 
+def stages_of(head: Manifest) -> set[str]:
+    """Return the names of stages and observers that a manifest contains; of publishers, if it has any of these."""
+    progress = progress_of(head)
+    known = {of.stage for of in head.shape.stages} | set(progress.numbers) | _observers(progress)
+    return known | {of.stage for of in head.committables} if known else known
+
+
 def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str] = ()) -> Manifest:
     """Return the manifest with stages and publishers renamed. A mapping that was applied before has no effect.
 
@@ -43,10 +50,9 @@ def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str
     Raises:
         IncompatibleStateError: the job has no such stage; or a new name is another stage's.
     """
-    known = {of.stage for of in head.shape.stages} | set(progress_of(head).numbers) | _observers(progress_of(head))
+    known = stages_of(head)
     if not known:
         return head
-    known |= {of.stage for of in head.committables}
     names = dict(_each(names, known))
     turned = sorted(old for old, new in names.items() if names.get(new, new) != new and old != new)
     if turned:
