@@ -26,7 +26,7 @@ from arcbeam.runner.result import ArcbeamResult
 from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import staged_by, worker_setup_for
 from arcbeam.store.blobs.claims import work_folder
-from arcbeam.translate.proto import leaves, pipeline_proto, plan_of
+from arcbeam.translate.proto import has_unbounded_input, leaves, pipeline_proto, plan_of
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -41,19 +41,34 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
     def __init__(self, is_drain: bool = False) -> None:
         super().__init__()
         self._is_drain = is_drain
+        self._is_interactive = False
+
+    def is_interactive(self) -> None:
+        """Beam's `InteractiveRunner` drives this runner, which therefore waits for its jobs.
+
+        It reads what a pipeline has written as soon as `run_pipeline` returns.
+        """
+        self._is_interactive = True
 
     def run_pipeline(self, pipeline: Any, options: PipelineOptions) -> ArcbeamResult:
-        """Submit the pipeline.
+        """Submit the pipeline. An interactive pipeline has ended when this returns.
 
         Raises:
             SubmissionError: it cannot run; nothing was started.
             SetupError: there is no Spark to run it on.
+            UserCodeError, JobFailedError, …: an interactive pipeline failed.
         """
         ours = options.view_as(ArcbeamOptions)
         _check_environment(options)
         proto = pipeline_proto(pipeline, options)
         name = options.view_as(GoogleCloudOptions).job_name or script_name() or "beam"
         plan = plan_of(proto, ours, name=name, drain=self._is_drain)
+        if self._is_interactive and has_unbounded_input(proto):
+            raise InvalidPipelineError(
+                "InteractiveRunner cannot run a pipeline with an unbounded input on arcbeam: recorded streams are not "
+                "supported",
+                "give it a bounded input, such as beam.Create with a sample; or run the pipeline with ArcbeamRunner",
+            )
         serialized = proto.SerializeToString()
         main = _script_for(serialized, options.view_as(SetupOptions).pickle_library)
         with work_folder("staging") as folder:
@@ -65,7 +80,10 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         # A pipeline with truncations must not get them again when it is resumed.
         resumable = not plan.bounded and ours.checkpoint_dir and not self._is_drain
         program = job_graph_to_store(name, serialized, given(options), worker_setup) if resumable else None
-        return ArcbeamResult(plan, Job(plan, ours, worker_setup, program=program))
+        result = ArcbeamResult(plan, Job(plan, ours, worker_setup, program=program))
+        if self._is_interactive:
+            result.wait_until_finish()
+        return result
 
 
 def _check_environment(options: PipelineOptions) -> None:

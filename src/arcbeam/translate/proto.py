@@ -188,12 +188,16 @@ def is_streaming(proto: Any, options: PipelineOptions) -> bool:
 
 
 def _streams(proto: Any, options: PipelineOptions) -> bool:
-    """Return whether the options request a streaming job, or some input is unbounded.
+    """Return whether the options request a streaming job, or some input is unbounded."""
+    return bool(options.view_as(StandardOptions).streaming) or has_unbounded_input(proto)
+
+
+def has_unbounded_input(proto: Any) -> bool:
+    """Return whether some input of a pipeline is unbounded.
 
     The output of a splittable DoFn is unbounded if its elements may be. So is each output of a TestStream.
     """
-    unbounded = (p.is_bounded == runner_pb.IsBounded.UNBOUNDED for p in proto.components.pcollections.values())
-    return bool(options.view_as(StandardOptions).streaming) or any(unbounded)
+    return any(p.is_bounded == runner_pb.IsBounded.UNBOUNDED for p in proto.components.pcollections.values())
 
 
 class _Leaves(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped
