@@ -11,7 +11,7 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.state.keyqueue import Late
@@ -188,7 +188,7 @@ def beginnings(source: Source, shard: int, shards: int) -> Iterator[tuple[bytes,
             yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
 
 
-def dropped(stage: Stage, drop: DropLate | DropHeld | Late) -> Drop:
+def dropped(stage: Stage, drop: DropLate | DropHeld | DropCombined | Late) -> Drop:
     """Return the record of a drop by the engine."""
     match drop:
         case DropLate(key, window, value, time, watermark, reason):
@@ -200,6 +200,8 @@ def dropped(stage: Stage, drop: DropLate | DropHeld | Late) -> Drop:
                 raise Broken(f"{stage.name} has dropped {values}, but counts {count}")
             atoms = tuple(atom for value in values for atom in atoms_of(value))
             return Drop(stage.name, key, atoms, None, window, False, watermark, count)
+        case DropCombined():
+            raise Broken(f"{stage.name} has dropped accumulators, but the simulator has none")
         case Late(element, watermark):
             assert stage.windowing is not None
             window = stage.windowing.decode(element.window)

@@ -11,8 +11,8 @@ from zlib import crc32
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.engine.rows import sequences
@@ -163,7 +163,7 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         return [marker for box in self._inbox for marker in box.markers]
 
     @override
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
         self.call()
         return self._came(stage, shard)
 
@@ -212,7 +212,7 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         raise AssertionError(f"no simulated job has a script, but {stage!r} has one")
 
     @override
-    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         of = self.job.pipeline.by_name[stage]
         times = self.plan.times
         published = min((times.outputs.get(port, MIN_TIMESTAMP) for port in of.inputs), default=MIN_TIMESTAMP)

@@ -177,7 +177,42 @@ def test_count_trigger_prevents_early_combining(kind: str) -> None:
     else:
         plain = made(kind)
     counts = _WHEN[kind] == "early, by elements"
-    assert describe.may_lift(runner_pb.WindowingStrategy(trigger=plain), False) == (not counts)
+    closes = describe.may_close(plain, late=False)
+    assert describe.may_lift(runner_pb.WindowingStrategy(trigger=plain), False) == (not counts and not closes)
+
+
+def strategies(trigger: Any, lateness: int) -> Any:
+    return runner_pb.WindowingStrategy(trigger=trigger, allowed_lateness=lateness)
+
+
+@pytest.mark.contract("OPS-04")
+@pytest.mark.parametrize("kind", _KINDS)
+def test_trigger_that_may_close_a_window_prevents_early_combining(kind: str) -> None:
+    closes, stays = _LEAVES["after_processing_time"], _LEAVES["default"]
+    pairs = [(closes, stays), (stays, closes), (closes, closes), (stays, stays)]
+    match kind:
+        case "after_any":
+            expected = [True, True, True, False]
+        case "after_all" | "after_each":
+            expected = [False, False, True, False]
+        case "or_finally":
+            expected = [True] * 4
+        case _:
+            alone = made(kind, stays, stays)
+            always = kind in ("element_count", "after_processing_time", "after_synchronized_processing_time")
+            assert describe.may_close(alone, late=True) == describe.may_close(alone, late=False) == always
+            return
+    for pair, answer in zip(pairs, expected, strict=True):
+        assert describe.may_close(made(kind, *pair), late=False) == answer
+        assert describe.may_lift(strategies(made(kind, *pair), 0), False) == (not answer)
+        assert describe.may_lift(strategies(made(kind, *pair), 0), True)
+
+
+def test_trigger_without_late_firings_closes_a_window_with_lateness() -> None:
+    at_end = runner_pb.Trigger(after_end_of_window=runner_pb.Trigger.AfterEndOfWindow())
+    assert describe.may_lift(strategies(at_end, 0), False)
+    assert not describe.may_lift(strategies(at_end, 1), False)
+    assert describe.may_lift(strategies(made("after_end_of_window", _LEAVES["after_processing_time"]), 1), False)
 
 
 @pytest.mark.parametrize("kind", _KINDS)

@@ -21,8 +21,8 @@ from arcbeam.engine.coordinator import (
     Event,
     Propose,
 )
-from arcbeam.engine.grouping.effects import DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
@@ -235,7 +235,7 @@ class Rows(Protocol[R]):
     def markers(self) -> Sequence[Marker]:
         """Return the markers of the previous level."""
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
         """Return the input of a stage of this level: user keys and elements."""
 
     def any(self, stage: str, shard: int) -> bool:
@@ -263,7 +263,7 @@ class UserCode(Protocol):
     def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
         """Return a script's elements for a stage's output: encoded values and their times."""
 
-    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         """Send dropped data to the destination of late data."""
 
     def sides(self) -> Iterable[SideData]:
@@ -299,7 +299,7 @@ class Finalizations(Protocol):
 class StageRunner(Runner, Protocol):
     """The user code of a stage in a shard, for the duration of a micro-batch."""
 
-    def late(self, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         """Handle a drop. If the pipeline reads late elements, the element is emitted, at the latest by `finish`."""
 
     def about(self) -> str:
@@ -338,7 +338,7 @@ class TaskStage(OpenStage, Protocol):
             now: the job's time; None: the job's time is the clock that user code sees.
         """
 
-    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements | Combined]]:
         """Return the elements of the stage in a shard, from rows in ascending order of their buckets; see
         `arcbeam.engine.task.bundles.Exchange`.
         """

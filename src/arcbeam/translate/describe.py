@@ -20,11 +20,37 @@ def may_lift(strategy: Any, bounded: bool) -> bool:
     """Return whether values may be combined before they are grouped, because no pane depends on what this loses.
 
     Combining loses the number of elements. In a streaming job it also loses which elements are late: a late element
-    must not set the earliest time of a pane, and combined with others it would.
+    must not set the earliest time of a pane, and combined with others it would. And elements that are dropped are
+    counted by window, so all of a window must have the same fate, whatever their keys.
     """
+    trigger = strategy.trigger
     if bounded:
-        return not (may_fire_early(strategy.trigger) and _counts(strategy.trigger))
-    return not _counts(strategy.trigger) and strategy.output_time != runner_pb.OutputTime.EARLIEST_IN_PANE
+        return not (may_fire_early(trigger) and _counts(trigger))
+    if _counts(trigger) or strategy.output_time == runner_pb.OutputTime.EARLIEST_IN_PANE:
+        return False
+    return not may_close(trigger, late=strategy.allowed_lateness > 0)
+
+
+def may_close(trigger: Any, *, late: bool) -> bool:
+    """Return whether a trigger may fire for the last time before its window expires: later elements are dropped.
+
+    Args:
+        trigger: the trigger.
+        late: whether elements may arrive after the end of the window.
+    """
+    parts = [may_close(part, late=late) for part in parts_of(trigger)]
+    match trigger.WhichOneof("trigger"):
+        case None | "default" | "never" | "always" | "repeat":
+            return False
+        case "element_count" | "after_processing_time" | "after_synchronized_processing_time" | "or_finally":
+            return True
+        case "after_end_of_window":
+            return late and not trigger.after_end_of_window.HasField("late_firings")
+        case "after_any":
+            return any(parts)
+        case "after_all" | "after_each":
+            return all(parts)
+    raise _unknown(trigger)
 
 
 def one_plain_pane(strategy: Any) -> bool:

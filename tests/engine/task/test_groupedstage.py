@@ -8,7 +8,8 @@ import pytest
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.delays import Delay
-from arcbeam.engine.grouping.effects import DropLate
+from arcbeam.engine.grouping.effects import DropCombined, DropLate
+from arcbeam.engine.grouping.groupings import Combined
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import AfterCount, AfterTime, Trigger
 from arcbeam.engine.protocol.stagekinds import Grouped
@@ -17,7 +18,8 @@ from arcbeam.engine.task.bundles import CallResult, TimerSet
 from arcbeam.engine.watermarks.holds import HolderKind
 from arcbeam.errors import StateFormatError
 from arcbeam.model.timestamps import Duration, Timestamp
-from tests.engine.task.world import DECODE, W, World, stateful
+from arcbeam.model.windows import NO_PANE
+from tests.engine.task.world import DECODE, V, W, World, stateful
 
 
 @pytest.mark.contract("ENG-02", "ENG-10", "WM-09")
@@ -40,6 +42,20 @@ def test_grouping_fires_passed_windows_and_drops_late_elements() -> None:
     assert world.calls() == []
     assert report.counts.late == 1
     assert isinstance(world.drops[0], DropLate)
+
+
+@pytest.mark.contract("OPS-04")
+def test_accumulators_count_as_the_elements_that_they_stand_for() -> None:
+    world = World(Grouped(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(5)), DECODE))
+    # The window of the elements ends at 9, the other one at 19; each is late 5 later.
+    stands_for = (b"", Combined(12, {W: 2, V: 10}))
+    for watermark, late in ((14, 0), (15, 0), (24, 3), (25, 3), (26, 13)):
+        # The watermark moves after the elements of a micro-batch.
+        counts = world.run(watermark, [(b"k", [(b"7", Timestamp(7), (W,), NO_PANE)]), stands_for]).counts
+        assert (counts.read, counts.late) == (13, late), watermark
+    assert DropLate in map(type, world.drops)
+    assert [drop.count for drop in world.drops if isinstance(drop, DropCombined)] == [2, 2, 12]
+    assert world.run(27, [(b"", Combined(-4, {}))]).counts.read == -4
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -25,8 +25,8 @@ from arcbeam.engine.coordinator import (
     Settings,
 )
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
-from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, EmitPane
+from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.protocol.layout import Layout, Placed
 from arcbeam.engine.protocol.markers import Marker
@@ -441,7 +441,7 @@ class _Task:
     def markers(self) -> Sequence[Marker]:
         return self.attempt.markers
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
         match self.plan.event:
             case AddElements(name, added) if (name, 0) == (stage, shard):
                 yield b"", [(value, time, (GLOBAL_WINDOW,), NO_PANE) for value, time in added]
@@ -455,7 +455,7 @@ class _Task:
     def comes(self, stage: str, shard: int) -> bool:
         return next(iter(self.elements(stage, shard)), None) is not None
 
-    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         self.attempt.drops.append(drop)
 
     def send(self, marker: Marker) -> None:

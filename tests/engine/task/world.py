@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, EmitPane
+from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
@@ -58,8 +58,8 @@ class World:
         self.story: list[str] = []
         self.on: dict[str, Any] = {}
         self.closed = BundleResult()
-        self.came: Sequence[tuple[bytes, Elements]] = []
-        self.drops: list[DropLate | DropHeld | Late] = []
+        self.came: Sequence[tuple[bytes, Elements | Combined]] = []
+        self.drops: list[DropLate | DropHeld | DropCombined | Late] = []
         self.fired: list[Fired] = []
         self.committed_outputs = {RATES: MIN_TIMESTAMP, NAMES: MIN_TIMESTAMP}
         self.full: set[SideInputWindow] = set()
@@ -78,7 +78,7 @@ class World:
             self.came = [(b"k", block)]
         return self._run(watermark, now, shard, of_plan)
 
-    def run(self, watermark: int, came: Sequence[tuple[bytes, Elements]], now: int = 0) -> StageReport:
+    def run(self, watermark: int, came: Sequence[tuple[bytes, Elements | Combined]], now: int = 0) -> StageReport:
         """Run a micro-batch with any elements, by key."""
         self.came = came
         return self._run(watermark, now, 3, {})
@@ -163,10 +163,10 @@ class World:
 
     # Exchange, side inputs, budget.
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
         return self.came
 
-    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         assert (stage, shard) == ("it", 3)
         self.drops.append(drop)
 

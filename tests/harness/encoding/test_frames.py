@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcbeam.harness.batch.inputs import merge_windows
-from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups, record, records
+from arcbeam.harness.encoding.frames import TALLY, TALLY_KEY, Chunks, Spool, Tally, Values, key_groups, record, records
 from arcbeam.model.rows import Row
 
 pytestmark = pytest.mark.contract("BAT-01")
@@ -222,3 +222,31 @@ class TestMergedWindows:
             IntervalWindow(0, 15): sorted(str(Timestamp(t)).encode() for t in (0, 5)),
             IntervalWindow(30, 40): [str(Timestamp(30)).encode()],
         }
+
+
+_TALLIES = st.lists(
+    st.tuples(st.integers(-(10**12), 10**12), st.dictionaries(st.binary(max_size=40), st.integers(-5, 10**12)))
+)
+
+
+@given(_TALLIES)
+def test_records_add_up(parts: list[tuple[int, dict[bytes, int]]]) -> None:
+    together, payloads = Tally(), []
+    for elements, windows in parts:
+        one = Tally()
+        for tally in (one, together):
+            tally.add(elements, windows)
+        encoded = one.encoded()
+        ((key, window, start, end),) = records(encoded)
+        assert (key, window) == (TALLY_KEY, TALLY)
+        payloads.append(encoded[start:end])
+    found = Tally.of(payloads)
+    assert (found.elements, found.windows) == (together.elements, together.windows)
+
+
+def test_tally_without_more_than_accumulators_is_empty() -> None:
+    tally = Tally()
+    tally.add(0, {b"w": 0})
+    assert not tally
+    tally.add(0, {b"w": 1})
+    assert tally

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport
@@ -58,7 +58,7 @@ class MicroBatch:
         prepare: whether no other work is left.
     """
 
-    came: Sequence[tuple[bytes, Elements]]
+    came: Sequence[tuple[bytes, Elements | Combined]]
     upstream: Timestamp
     now: Timestamp = _BEGINNING
     looks: int = 1_000_000
@@ -82,6 +82,7 @@ class InMicroBatches(Driven):
     Args:
         cut: divides into micro-batches; None: the whole input is one micro-batch, after which the watermark is at the
             end.
+        before: with that, the watermark at which the input arrives; None: at the beginning.
 
     Attributes:
         left: the rows of each such stage at the end, except for kinds that stay.
@@ -91,9 +92,9 @@ class InMicroBatches(Driven):
 
     _bounded = False
 
-    def __init__(self, cut: Cut | None, **settings: Any) -> None:
+    def __init__(self, cut: Cut | None, before: Timestamp | None = None, **settings: Any) -> None:
         super().__init__(shards=1, **settings)
-        self._cut = cut
+        self._cut, self.before = cut, before
         self.left: list[bytes] = []
         self.stage_reports: list[StageReport] = []
         self.drops: list[Any] = []
@@ -116,14 +117,18 @@ class _StreamingDrive(_Drive):
         shard = Shard(stage, self._settings, self._sides, self._streaming.run_id)
         try:
             if stage.source is None:
-                came: list[tuple[bytes, Elements]] = [(b"", [(b"", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])]
+                came: list[tuple[bytes, Elements | Combined]] = [
+                    (b"", [(b"", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])
+                ]
             else:
                 rows = [row for rows in self._exchanged(self._plan.channels[stage.source]) for row in rows]
                 came = list(shard.stage.elements(rows))
             if self._cut is None:
+                if self._streaming.before is not None:
+                    shard.run(MicroBatch((), self._streaming.before))
                 shard.run(MicroBatch(came, MAX_TIMESTAMP))
             else:
-                self._cut(shard, [(key, one) for key, some in came for one in some])
+                self._cut(shard, [(key, one) for key, some in came if not isinstance(some, Combined) for one in some])
             shard.finish()
         finally:
             shard.stage.close()
@@ -157,7 +162,7 @@ class Shard:
         self.committed_output = self._reached = MIN_TIMESTAMP
         self._looks = 0
         self._until: threading.Event | None = None
-        self._came: Sequence[tuple[bytes, Elements]] = ()
+        self._came: Sequence[tuple[bytes, Elements | Combined]] = ()
 
     def run(self, micro_batch: MicroBatch) -> StageReport:
         """Run a micro-batch, and commit it."""
@@ -262,7 +267,7 @@ class Shard:
 
     # The stage's surroundings.
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
         return self._came
 
     def late(self, stage: str, shard: int, drop: Any) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.transforms import trigger, window
+from apache_beam.transforms.combiners import CountCombineFn, MeanCombineFn, TopCombineFn
 from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows, TimestampCombiner, TimestampedValue
 
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld
 from arcbeam.harness.transforms import precombine
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.urns import PRECOMBINE_URN
+from tests.harness.batch.test_windows import Months
 from tests.harness.drive import Collect, Driven
 from tests.harness.operations.rig import MIB
+from tests.harness.streaming.microbatches import InMicroBatches
 
 _TIME, _WINDOW = beam.DoFn.TimestampParam, beam.DoFn.WindowParam
 
@@ -97,3 +105,87 @@ class TestPrecombine:
         # Small blocks are not checked; without the option no block is.
         assert (2000 < sum(alone) <= 3000) == distinct
         assert distinct or not alone
+
+
+class OwnFn(beam.CombineFn):
+    """A CombineFn that is not known: in each window of an element it is called."""
+
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def add_input(self, accumulator: list[int], value: int) -> list[int]:
+        return [*accumulator, value]
+
+    def merge_accumulators(self, accumulators: Iterable[list[int]]) -> list[int]:
+        return [value for each in accumulators for value in each]
+
+    def extract_output(self, accumulator: list[int]) -> int:
+        return sum(accumulator)
+
+
+WINDOWS = [
+    window.FixedWindows(10),
+    window.SlidingWindows(10, 5),
+    window.Sessions(4),
+    window.GlobalWindows(),
+    Months(),
+]
+COMBINERS = [sum, OwnFn(), CountCombineFn(), MeanCombineFn(), TopCombineFn(2)]
+
+
+def counted(p: InMicroBatches) -> tuple[int, int, int, int]:
+    """Return read and late elements of the grouping stage, what its producer has output, and what is reported late."""
+    reported = sum(drop.count if isinstance(drop, DropHeld | DropCombined) else 1 for drop in p.drops)
+    counts = [report.counts for report in p.stage_reports]
+    channels = {channel.index for channel in p.plan.channels if channel.routing == "keyed"}
+    written = sum(many for report in p.reports for channel, many in report.elements_out.items() if channel in channels)
+    return sum(each.read for each in counts), sum(each.late for each in counts), written, reported
+
+
+def run(seed: int, lifts: bool) -> tuple[tuple[int, int, int, int], bool]:
+    """Run a random pipeline; return its figures, and whether it has combined early."""
+    chance = random.Random(seed)
+    windowing, fn = chance.choice(WINDOWS), chance.choice(COMBINERS)
+    days = 86_400 * 20 if isinstance(windowing, Months) else 1
+    when = chance.choice([None, trigger.AfterWatermark(late=trigger.AfterProcessingTime(1))])
+    lateness = chance.choice([0, 3 * days])
+    keys = chance.choice(["a", "abc", "abcdefgh"])
+    elements = [(chance.choice(keys), n, chance.randrange(40) * days) for n in range(chance.choice([1, 30, 400]))]
+    before = Timestamp(chance.randrange(5, 45) * days * 1_000_000)
+    of_all = chance.random() < 0.3
+    settings = {"group_memory_bytes": chance.choice([1 << 10, 128 << 20]), "folds": chance.random() < 0.8}
+    # A trigger that counts elements is not combined early.
+    mode = trigger.AccumulationMode.DISCARDING
+    how = {} if when is None else {"trigger": when, "accumulation_mode": mode}
+    if not lifts:
+        late = trigger.AfterAny(trigger.AfterCount(10**9), trigger.AfterProcessingTime(1))
+        how = {"trigger": trigger.AfterWatermark(late=late), "accumulation_mode": mode}
+    with InMicroBatches(None, before=before, event_times=True, **settings) as p:
+        came = p | beam.Create(elements, reshuffle=False)
+        timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
+        windowed = timed | beam.WindowInto(windowing, allowed_lateness=lateness, **how)
+        if of_all:
+            values = windowed | beam.Values()
+            found = values | beam.CombineGlobally(fn).without_defaults()
+        else:
+            found = windowed | beam.CombinePerKey(fn)
+        found | Collect()
+    urns = {transform.urn for stage in p.plan.stages for transform in stage.transforms}
+    return counted(p), PRECOMBINE_URN in urns
+
+
+@pytest.mark.contract("OPS-04")
+@pytest.mark.parametrize("seed", range(60))
+def test_counts_are_those_without_early_combining(seed: int) -> None:
+    (read, late, written, reported), combines = run(seed, lifts=True)
+    expected, combines_never = run(seed, lifts=False)
+    assert (combines, combines_never) == (True, False)
+    assert (read, late) == expected[:2]
+    assert written == read
+    assert reported == late
+
+
+def test_some_seeds_have_late_elements_of_combined_accumulators() -> None:
+    found = [run(seed, lifts=True)[0] for seed in range(20)]
+    assert sum(late > 0 for _, late, _, _ in found) >= 5
+    assert any(0 < late < read for read, late, _, _ in found)

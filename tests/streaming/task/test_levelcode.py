@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, DropReason
+from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
@@ -110,7 +110,7 @@ class TextStage:
         self.outbox, self.side_writer, self.sides = outbox, side_writer, sides
         self.story.append(f"begins task {task}")
 
-    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements | Combined]]:
         for row in rows:
             yield b"", [(row.blob, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
 
@@ -174,7 +174,7 @@ class TextRunner:
         self.stage.writers[0].taken += 1
         self.stage.outbox.put(Row(channel, key_hash(word) % SHARDS, 0, blob))
 
-    def late(self, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         self.stage.story.append("late")
 
     def about(self) -> str:
@@ -228,7 +228,7 @@ class Exchange:
     def markers(self) -> Sequence[Marker]:
         return self.came
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
         assert self.code is not None
         return self.code.elements(stage, [row for row in self.rows if row.shard == shard])
 

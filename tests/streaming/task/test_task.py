@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.layout import Layout, Placed
 from arcbeam.engine.protocol.markers import InconsistentCutError, Marker
 from arcbeam.engine.protocol.stagekinds import StageSpec
@@ -75,7 +75,7 @@ class World:
     def markers(self) -> Sequence[Marker]:
         return self.came
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
         self.story.append(f"elements of {stage} in {shard}")
         yield b"k", [(f"{stage}{shard}".encode(), Timestamp(3), (GLOBAL_WINDOW,), NO_PANE)]
 
@@ -102,7 +102,7 @@ class World:
     def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
         yield b"", [(value, time, (GLOBAL_WINDOW,), NO_PANE) for value, time in elements]
 
-    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         raise AssertionError("nothing is late")
 
     def sides(self) -> Iterable[SideData]:

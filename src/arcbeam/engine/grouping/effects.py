@@ -107,4 +107,15 @@ class DropHeld:
     watermark: Timestamp
 
 
+@dataclass(frozen=True, slots=True)
+class DropCombined:
+    """Elements were dropped with accumulators into which they were combined before the exchange.
+
+    Attributes:
+        count: by how many they exceed the accumulators, each of which is a drop of its own.
+    """
+
+    count: int
+
+
 Effect = SetHold | ClearHold | SetTimer | ClearTimer | EmitPane | DropLate | DropHeld

@@ -12,7 +12,8 @@ are. A key without unexpired windows has no entries.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from typing_extensions import override
@@ -98,6 +99,21 @@ class Together(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[WindowedElement]:
         """Yield the elements in order of arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """What accumulators that arrive at a stage stand for: by how many elements exceed them.
+
+    Accumulators that overlapping windows share may also be more than the elements.
+
+    Attributes:
+        elements: in all; an element counts once.
+        windows: by window; an element counts once in each of its windows.
+    """
+
+    elements: int
+    windows: Mapping[Window, int]
 
 
 class Grouping:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, EmitPane
+from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.state.blocked import SideInputWindow
 from arcbeam.engine.state.keyqueue import Late
@@ -237,9 +237,10 @@ class Exchange(Protocol):
     def markers(self) -> Sequence[Marker]:
         """Return the markers of the previous level."""
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
         """Return the input of a stage in a shard: user keys (empty without keys) and elements; a key may repeat. For a
-        source in the first micro-batch of a job: its initial input.
+        source in the first micro-batch of a job: its initial input. For a grouping of accumulators also what they stand
+        for, which may come in another shard.
 
         Called once for each, shards ascending, and stages of a shard in the layout's order.
         """
@@ -247,7 +248,7 @@ class Exchange(Protocol):
     def comes(self, stage: str, shard: int) -> bool:
         """Return whether there may be input of a stage in a shard. If not, `elements` need not be called."""
 
-    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         """Send dropped data to the destination of late data."""
 
     def send(self, marker: Marker) -> None:

@@ -14,6 +14,7 @@ from arcbeam.engine.grouping.contents import Values
 from arcbeam.engine.grouping.effects import (
     ClearHold,
     ClearTimer,
+    DropCombined,
     DropHeld,
     DropLate,
     Effect,
@@ -21,7 +22,7 @@ from arcbeam.engine.grouping.effects import (
     SetHold,
     SetTimer,
 )
-from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping, Together
+from arcbeam.engine.grouping.groupings import Clocks, Combined, Elements, Grouping, Together
 from arcbeam.engine.grouping.passingsessions import PassingSessions
 from arcbeam.engine.grouping.singlepane import ONLY
 from arcbeam.engine.grouping.windowbuffer import MOST_BYTES, MOST_PANES, Gathered, Groups, WindowBuffer
@@ -109,6 +110,13 @@ class GroupedLogic(StageLogic):
             for taken in self._sessions.withdraw(key):
                 self._add(key, taken, self._before)
         self._add(key, elements, self._before)
+
+    @override
+    def combined(self, combined: Combined) -> None:
+        # All elements of a window have the same fate: before its expiry, no trigger of accumulators closes it.
+        watermark, expiry = self._place.clock.input, self._grouping.rules.expiry
+        if late := sum(count for window, count in combined.windows.items() if watermark > expiry(window)):
+            self._place.drop(DropCombined(late))
 
     def _add(self, key: bytes, elements: Elements, clocks: Clocks) -> None:
         try:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
@@ -87,9 +87,9 @@ class StageContext:
             )
         self.tally.written += result.written
 
-    def drop(self, drop: DropLate | DropHeld | Late) -> None:
+    def drop(self, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         """Record late data, and send it to its destination."""
-        self.tally.late += drop.count if isinstance(drop, DropHeld) else 1
+        self.tally.late += drop.count if isinstance(drop, DropHeld | DropCombined) else 1
         self.exchange.late(self.placed.name, self.shard, drop)
 
 
@@ -110,6 +110,10 @@ class StageLogic(Protocol):
 
     def deliver(self, key: bytes, elements: Elements) -> None:
         """Process arrived elements; the watermark has not moved yet. Late ones are dropped."""
+
+    def combined(self, combined: Combined) -> None:
+        """Count what arrived accumulators stand for; the watermark has not moved yet. Only groupings get them."""
+        raise AssertionError("this stage groups no accumulators")
 
     def resume(self) -> bool:
         """Do work that does not wait for a watermark; return whether some due work is left."""

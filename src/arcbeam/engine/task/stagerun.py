@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Awaited, Counts, StageReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
@@ -107,6 +107,10 @@ class StageRun:
         # SUBTLE: unblocked elements have no floor: they were timely when they were blocked.
         floors = Floors(place.view, place.placed.number) if isinstance(self._spec.kind, Stateful) else None
         for key, elements in place.exchange.elements(place.placed.name, place.shard):
+            if isinstance(elements, Combined):
+                place.tally.read += elements.elements
+                work.combined(elements)
+                continue
             place.tally.read += len(elements)
             if floors:
                 place.floor = floors.of(key)

@@ -127,13 +127,17 @@ class Windows:
             return GLOBAL_WINDOW
         return IntervalWindow.from_ordered(ordered) if self.intervals else CustomWindow.from_ordered(ordered)
 
+    def encoded(self, encoded: bytes) -> Window:
+        """Return the engine's window for one that the SDK's coder has encoded."""
+        return self.ours(self._impl.decode(encoded))
+
     def ordered(self, encoded: bytes) -> bytes:
         """Return the engine's `ordered` bytes for a window that the SDK's coder has encoded."""
         known = self._ordered.get(encoded)
         if known is None:
             if len(self._ordered) > _MOST_KNOWN:
                 self._ordered.clear()
-            known = self._ordered[encoded] = self.ours(self._impl.decode(encoded)).ordered()
+            known = self._ordered[encoded] = self.encoded(encoded).ordered()
         return known
 
 

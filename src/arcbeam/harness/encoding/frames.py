@@ -1,7 +1,7 @@
 """The blobs of the exchange: the layout of groups and elements in bytes.
 
-Owns the layout of groups, and the container of a group's values. Elements that are not grouped travel as blocks (see
-`harness.encoding.blocks`).
+Owns the layout of groups, the container of a group's values, and the record of what accumulators stand for. Elements
+that are not grouped travel as blocks (see `harness.encoding.blocks`).
 
 *elements*: a sequence as the SDK's list coder writes it (count, then each element nested).
 *groups*: records `(key length u32, window length u16, payload length u32, key, window, payload)`. The payload is an
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -53,6 +53,61 @@ def records(blob: bytes) -> Iterator[tuple[bytes, bytes, int, int]]:
         position_next = payload_start + payload_length
         yield blob[position + size : key_end], blob[key_end:payload_start], payload_start, position_next
         position = position_next
+
+
+TALLY = b"tally"
+"""In place of the window of a record. Records with keys for a stage of a streaming job have no window."""
+TALLY_KEY = b""
+"""The key of such records: all are in one shard."""
+_TALLY_HEAD = struct.Struct("<q")
+_TALLY_WINDOW = struct.Struct("<Hq")
+
+
+class Tally:
+    """By how many elements exceed the accumulators that are written. It travels with them, as a record.
+
+    Its payload: the number for all windows; then for each window the length of its encoding, its number, the encoding.
+
+    Attributes:
+        elements: in all; an element counts once.
+        windows: by encoded window; an element counts once in each of its windows.
+    """
+
+    __slots__ = ("elements", "windows")
+
+    def __init__(self) -> None:
+        self.elements = 0
+        self.windows: dict[bytes, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.elements or self.windows)
+
+    def add(self, elements: int, windows: Mapping[bytes, int]) -> None:
+        """Add some; a window may be at zero."""
+        self.elements += elements
+        known = self.windows
+        for window, more in windows.items():
+            if more:
+                known[window] = known.get(window, 0) + more
+
+    def encoded(self) -> bytes:
+        """Return the record."""
+        windows = (_TALLY_WINDOW.pack(len(window), more) + window for window, more in self.windows.items())
+        return record(TALLY_KEY, TALLY, _TALLY_HEAD.pack(self.elements) + b"".join(windows))
+
+    @staticmethod
+    def of(payloads: Iterable[bytes]) -> Tally:
+        """Return the sum of records, from their payloads."""
+        tally = Tally()
+        for payload in payloads:
+            at, windows = _TALLY_HEAD.size, dict[bytes, int]()
+            while at < len(payload):
+                length, more = _TALLY_WINDOW.unpack_from(payload, at)
+                at += _TALLY_WINDOW.size
+                windows[payload[at : at + length]] = more
+                at += length
+            tally.add(_TALLY_HEAD.unpack_from(payload)[0], windows)
+        return tally
 
 
 class Spool:

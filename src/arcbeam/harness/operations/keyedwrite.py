@@ -6,7 +6,7 @@ Owns what is stored once for many elements, and what stays encoded. Must not kno
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import repeat
 from typing import Any
@@ -16,7 +16,7 @@ from apache_beam.utils.windowed_value import create
 from typing_extensions import override
 
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
-from arcbeam.harness.encoding.frames import HEADER
+from arcbeam.harness.encoding.frames import HEADER, TALLY_KEY, Tally
 from arcbeam.harness.encoding.keyforms import Kind
 from arcbeam.harness.encoding.opaque import Encodings
 from arcbeam.harness.encoding.windowcoder import WindowBytes
@@ -66,7 +66,24 @@ class KeyedWrite(GroupWrite):
         self._window_bytes = WindowBytes(coder.window_coder)
         self._pair_coder = coder.wrapped_value_coder
         self._decode_key = self._pair_coder.key_coder().get_impl().decode_nested
+        self._tally = Tally()
         super().__init__(name, factory, spec, coder)
+
+    def count_combined(self, elements: int, windows: Mapping[bytes, int]) -> None:
+        """Count what accumulators that it has taken stand for; see `Tally`."""
+        self._more += elements
+        self._tally.add(elements, windows)
+
+    @override
+    def begin_task(self) -> None:
+        super().begin_task()
+        self._tally = Tally()
+
+    @override
+    def drain(self) -> None:
+        if self._tally and not self._count:
+            self._flush()
+        super().drain()
 
     def _clear(self) -> None:
         super()._clear()
@@ -156,6 +173,9 @@ class KeyedWrite(GroupWrite):
 
     @override
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
+        if self._tally:
+            tally, self._tally = self._tally, Tally()
+            yield TALLY_KEY, tally.encoded()
         pack, join = HEADER.pack, b"".join
         for (micros, windows, panes), blocks in self._kept.values():
             head = block_heads(self._blocks_of_encodings.shared(micros, windows, panes))

@@ -34,7 +34,8 @@ class Settings:
         bulk_values: whether an exchange writes values in bulk where possible.
         packed_blobs: whether blobs are compressed where that makes them smaller.
         quick_tasks: whether tasks change Spark's worker for speed: garbage collection, acknowledgements.
-        event_times: whether tasks report event times and bytes of their outputs.
+        event_times: whether tasks report event times and bytes of their outputs, and the elements that accumulators
+            stand for.
     """
 
     shards: int = 2

@@ -36,6 +36,7 @@ class Write(BlockOperation):
         self._windowed_coder = coder
         self._written = 0
         self._count = 0
+        self._more = 0
         # Figures of the task; None: not requested.
         self._passed = Passed() if self._wiring.settings.event_times else None
         self.producer = self.key_producer = ""
@@ -54,6 +55,11 @@ class Write(BlockOperation):
     def taken(self) -> int:
         """Elements that have arrived in this task and have left their bundle. Some are perhaps not written yet."""
         return self._written + self._count
+
+    @property
+    def elements(self) -> int:
+        """The same; of accumulators, the elements that they stand for."""
+        return self._written + self._count + self._more
 
     def take(self, block: Block) -> None:
         """See `BlockOperation`. Times are inspected once per block, not per element."""
@@ -80,15 +86,15 @@ class Write(BlockOperation):
 
     def begin_task(self) -> None:
         """Begin a task with empty buffers."""
-        self._written = 0
+        self._written = self._more = 0
         if self._passed is not None:
             self._passed = Passed()
 
     def drain(self) -> None:
         """Write all buffered elements, after the task's last bundle."""
         counts = self._wiring.elements_out
-        counts[self._channel] = counts.get(self._channel, 0) + self._written
-        self._written = 0
+        counts[self._channel] = counts.get(self._channel, 0) + self._written + self._more
+        self._written = self._more = 0
         if self._passed is not None:
             self._wiring.passed.setdefault(self._channel, Passed()).add(self._passed)
             self._passed = Passed()

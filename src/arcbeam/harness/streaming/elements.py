@@ -14,11 +14,11 @@ from typing import Any, Final
 from apache_beam.coders import coder_impl
 
 from arcbeam.engine.grouping.contents import Values
-from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
+from arcbeam.engine.grouping.groupings import Combined, Elements, Together, WindowedElement
 from arcbeam.engine.grouping.windowbuffer import Gathered
 from arcbeam.harness.bundle.windows import Windows, column, our_pane, their_pane
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
-from arcbeam.harness.encoding.frames import in_file, key_groups
+from arcbeam.harness.encoding.frames import TALLY, Tally, in_file, key_groups
 from arcbeam.harness.encoding.stamps import Stamp, Stamps
 from arcbeam.model.rows import Row
 from arcbeam.model.windows import Window
@@ -72,6 +72,10 @@ class Codec:
             column(windows, self._windows.all_theirs),
             column(panes, their_pane),
         )
+
+    def combined(self, tally: Tally) -> Combined:
+        """Return what accumulators stand for, for the engine."""
+        return Combined(tally.elements, {self._windows.encoded(each): more for each, more in tally.windows.items()})
 
     def windows(self, block: Block) -> tuple[Window, ...] | None:
         """Return the windows of all elements; None if they differ."""
@@ -131,8 +135,10 @@ def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iter
 
 def keyed_elements(
     rows: Iterable[Row], coder: BlockCoder, codec: Codec, memory: int, *, join: bool = False
-) -> Iterator[tuple[bytes, Elements]]:
+) -> Iterator[tuple[bytes, Elements | Combined]]:
     """Yield the input of a stage with keys: each encoded key with its values, in the blocks in which they were written.
+
+    Also yields what accumulators stand for.
 
     Args:
         rows: in ascending order of bucket.
@@ -156,6 +162,10 @@ def keyed_elements(
             yield elements
 
     for key, windows in key_groups(rows, memory):
+        if TALLY in windows:
+            yield key, codec.combined(Tally.of(windows[TALLY]))
+            if b"" not in windows:
+                continue
         chunks = windows[b""]
         if join and chunks.size <= _JOINED_BYTES:
             parts = [each for payload in chunks for each in elements_of(payload)]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, EmitPane
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, DropReason, EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.state.keyqueue import Late
@@ -181,10 +181,10 @@ class StreamingRunner(Runner):
     def truncate(self, restriction: Restriction) -> Remainder | None:
         return self._restrictions.truncate(restriction.remainder)
 
-    def late(self, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         """Record dropped elements for output, if the pipeline requests them; emitted when the bundles end at latest."""
         stage = self._stage
-        if stage.late is None or isinstance(drop, Late):
+        if stage.late is None or isinstance(drop, Late | DropCombined):
             return
         key, window, codec = stage.decode_key(drop.key), stage.windows.theirs(drop.window), stage.codec
         if isinstance(drop, DropLate):
@@ -272,7 +272,7 @@ class StreamingRunner(Runner):
         return self._key
 
     def _taken_so_far(self) -> int:
-        taken: int = sum(op.taken for op in self._writers)
+        taken: int = sum(op.elements for op in self._writers)
         return taken
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import StageSpec, Stateful
 from arcbeam.harness.bundle.finalization import Callbacks
@@ -80,7 +80,7 @@ class StreamingStage(OpenStage):
         self._clock, self._sides = TaskClock(now), sides
         self.parts.processor.begin_task(outbox, shard, side_writer, sides)
 
-    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements | Combined]]:
         """What has come to the stage in a shard: user keys and elements."""
         parts = self.parts
         if parts.keyed:

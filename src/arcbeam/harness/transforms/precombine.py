@@ -26,6 +26,7 @@ from arcbeam.harness.encoding.blocks import Block, Each, SameKeyBlock
 from arcbeam.harness.encoding.codererrors import key_error, producer_of
 from arcbeam.harness.encoding.windowcoder import WindowBytes
 from arcbeam.harness.operations.blockoperation import LONGEST, BlockOperation, user_error
+from arcbeam.harness.operations.keyedwrite import KeyedWrite
 from arcbeam.harness.operations.taskcontext import OperationContext
 from arcbeam.harness.transforms.folds import fold_of, same_key_fold_of
 from arcbeam.harness.transforms.slices import Slices
@@ -66,6 +67,8 @@ class Precombine(BlockOperation):
         self._key_coder = coder.wrapped_value_coder.key_coder()
         self.producer = ""
         self._window_bytes = WindowBytes(coder.window_coder)
+        # Of a streaming job: what the accumulators stand for is counted.
+        self._counts = bool(settings.event_times)
         self._sessions = self._gives_up and type(windowing.windowfn) is Sessions
         kind = windowing.timestamp_combiner
         self._choose_time: Any = {
@@ -81,7 +84,9 @@ class Precombine(BlockOperation):
         fn.setup()
         self._fold = fold_of(fn) if self._folds else None
         self._same_key_fold = same_key_fold_of(fn) if self._folds else None
-        self._passing = 0
+        self._passing = self._came = 0
+        taker = self._outputs[0].only_taker
+        self._counter = taker.count_combined if self._counts and isinstance(taker, KeyedWrite) else None
 
     def start(self) -> None:
         """Start a bundle with an empty table."""
@@ -113,6 +118,7 @@ class Precombine(BlockOperation):
                 self._outputs[0].emit(alone)
                 return
             last = block.unkeyed[-1] if isinstance(block, SameKeyBlock) else block.values[-1][1]
+            self._came += count
             self._since_check += count
             self._since_bytes += (self._estimate_value(last, True) + 1) * count
             if self._passing > 0:
@@ -170,11 +176,16 @@ class Precombine(BlockOperation):
 
     def _flush(self) -> None:
         """Output the table."""
-        emit = self._outputs[0].emit
+        emit, counter = self._outputs[0].emit, self._counter
+        more = self._slices.elements() if counter is not None else {}
+        accumulators = 0
         # Small parts share a block.
         values: list[Any] = []
         times, windows = Each(), Each()
         for part in self._with_step(self._slices.take(LONGEST)):
+            if counter is not None:
+                more[part.window] -= len(part.pairs)
+                accumulators += len(part.pairs)
             window = self._window_bytes.window(part.window)
             end = min(window.max_timestamp().micros, _END)
             if part.times is None and len(part.pairs) >= _ALONE:
@@ -188,6 +199,9 @@ class Precombine(BlockOperation):
                 values, times, windows = [], Each(), Each()
         if values:
             emit(Block(values, times, windows, PANE_INFO_UNKNOWN))
+        if counter is not None:
+            counter(self._came - accumulators, more)
+        self._came = 0
         self._clear()
 
     def _with_step(self, items: Iterator[Any]) -> Iterator[Any]:

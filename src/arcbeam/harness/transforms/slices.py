@@ -46,10 +46,11 @@ class Part(NamedTuple):
 class _Slice:
     """The accumulators of a slice by key; keys are identified by their forms (`harness.encoding.keyforms`)."""
 
-    __slots__ = ("tables", "times", "windows")
+    __slots__ = ("elements", "tables", "times", "windows")
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
+        self.elements = 0
         self.tables: dict[Kind, dict[Any, Any]] = {}
         self.times: dict[Kind, dict[Any, int]] = {}
 
@@ -111,6 +112,7 @@ class Slices:
                 accumulator = self.add((window,), pairs, times)
             return accumulator
         found = self._slice(windows)
+        found.elements += len(pairs)
         accumulator = None
         for alike in self._forms.of(pairs):
             if alike.kind is type(None) and self._same_key_fold is not None:
@@ -128,6 +130,7 @@ class Slices:
             return self.add(windows, [(None, value) for value in values], times)
         # A CombineFn with a fold shares its slices.
         found = self._slice(windows)
+        found.elements += len(values)
         self.added += len(values)
         accumulator = self._add_to_none(found, values)
         if self._choose_time is not None:
@@ -182,6 +185,14 @@ class Slices:
                 kind, key = self._forms.one(key)
             table = known.setdefault(kind, {})
             table[key] = choose(table.get(key, micros), micros)
+
+    def elements(self) -> dict[bytes, int]:
+        """Return the number of elements in each window."""
+        found: defaultdict[bytes, int] = defaultdict(int)
+        for part in self._slices.values():
+            for window in part.windows:
+                found[window] += part.elements
+        return found
 
     def take(self, longest: int) -> Iterator[Part]:
         """Remove all accumulators, and yield them by key and window, in parts of limited length."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.model.rows import Row
 from arcbeam.spark.tasks.packing import Packer, unpacked
@@ -216,7 +216,7 @@ class LevelRows(Rows[ExchangeRow]):
         self,
         received: Received,
         sent: Sent,
-        elements: Callable[[str, Iterable[Row]], Iterable[tuple[bytes, Elements]]],
+        elements: Callable[[str, Iterable[Row]], Iterable[tuple[bytes, Elements | Combined]]],
         ends: Callable[[], None],
     ) -> None:
         self._received, self._sent = received, sent
@@ -227,7 +227,7 @@ class LevelRows(Rows[ExchangeRow]):
         return self._received.markers()
 
     @override
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
         return self._elements(stage, self._received.of_stage(stage, shard))
 
     @override

@@ -14,8 +14,8 @@ from typing import Final
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, DropReason
+from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.blocked import SideInputWindow
 from arcbeam.engine.state.keyqueue import Late
@@ -89,7 +89,7 @@ class LevelCode(SideInputs, UserCode):
         """Return the stage that ran last; None if none has run."""
         return self._begun.get(self.latest)
 
-    def elements(self, stage: str, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements | Combined]]:
         """Return the elements of a stage, from rows in ascending order of their buckets."""
         return self._stage(stage).elements(rows)
 
@@ -107,10 +107,10 @@ class LevelCode(SideInputs, UserCode):
     def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
         return self._stage(stage).scripted(elements)
 
-    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         """See `UserCode`: counts the drop in the metrics of its stage. A stage may also put the element out."""
         closed = isinstance(drop, DropHeld) or (isinstance(drop, DropLate) and drop.reason is DropReason.CLOSED)
-        self._dropped[stage, closed] += drop.count if isinstance(drop, DropHeld) else 1
+        self._dropped[stage, closed] += drop.count if isinstance(drop, DropHeld | DropCombined) else 1
         # A drop happens while the stage runs in the shard, so the runner is the stage's.
         assert self._runner is not None
         self._runner.late(drop)

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.reports import TaskReport
@@ -172,7 +172,7 @@ class _Exchange(Exchange, Generic[R]):
         return self._rows.markers()
 
     @override
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
         self._pass_on(shard)
         came = self._rows.elements(stage, shard)
         if stage in self._beginning:
@@ -188,7 +188,7 @@ class _Exchange(Exchange, Generic[R]):
         return stage in self._beginning or isinstance(self._event, AddElements) or self._rows.any(stage, shard)
 
     @override
-    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         self._code.late(stage, shard, drop)
 
     @override
