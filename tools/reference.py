@@ -186,6 +186,97 @@ def _escaped(text: str) -> str:
     return text.replace("<", "&lt;").replace("*", "\\*")
 
 
+_FIGURES = (
+    (
+        "watermark gap (`behind`)",
+        "seconds; in JSON microseconds",
+        "The clock minus the earliest output watermark of all stages; of a stage, minus its input watermark. "
+        "It is 0 if the watermark is ahead, and unknown at the beginning and end of time. The clock is that "
+        "of the moment of the view. The clock of a TestStream's job is its script's. The clock of a job that "
+        "has ended or is suspended stands at its last commit.",
+    ),
+    (
+        "time (`time`)",
+        "time",
+        "The start of the newest micro-batch.",
+    ),
+    (
+        "committed at (`committed`)",
+        "time",
+        "When the driver committed the newest micro-batch, by its clock.",
+    ),
+    (
+        "since (`since`, `input_since`)",
+        "time",
+        "The commit with which the watermark reached its value.",
+    ),
+    (
+        "rate (`rate`, `read_rate`, `written_rate`, `made_rate`)",
+        "elements per second",
+        "The elements of the last minute, divided by its length. The last minute ends with the newest commit. "
+        "It begins with a commit that is 60 to 70 s older, or with the one before it if micro-batches are "
+        "longer. It is shorter after the start of a driver. If no micro-batch is committed for longer than "
+        "that, the rate falls.",
+    ),
+    (
+        "rate of the job",
+        "elements per second",
+        "Of all sources (splittable DoFns): what they emit, not what they read.",
+    ),
+    (
+        "in (`read`)",
+        "elements",
+        "Arrived at a stage from other stages. An accumulator counts as the elements that were combined into "
+        "it. An element in several windows counts once.",
+    ),
+    (
+        "out (`written`)",
+        "elements",
+        "Written for other stages; for two exchanges twice.",
+    ),
+    (
+        "emitted (`made`)",
+        "elements",
+        "Emitted by the splittable DoFn of a stage.",
+    ),
+    (
+        "late (`late`)",
+        "elements",
+        "Dropped because their window had expired, or its trigger had finished. An element counts once for "
+        "each window in which it is dropped. Beam's counters `droppedDueToLateness` and "
+        "`droppedDueToClosedWindow` add up to it.",
+    ),
+    (
+        "elements of a task, `arcbeam_elements_total`",
+        "elements",
+        "What user code was called with: arrived elements, panes, restrictions.",
+    ),
+    (
+        "backlog (`backlog`)",
+        "of the DoFn",
+        "The sum of the sizes of restrictions that are not done.",
+    ),
+    (
+        "state (`state_bytes`, `state_rows`)",
+        "bytes, rows",
+        "Keys and values in state files. An overwritten row counts until files are merged.",
+    ),
+    (
+        "seconds of a micro-batch (`seconds`)",
+        "seconds",
+        "From its start until all tasks have reported; `commit` is the commit of the micro-batch before.",
+    ),
+)
+"""Figures, their units and definitions."""
+_FIGURES_HEAD = """## What the figures mean
+
+The page, `arcbeam status`, its JSON, the log and the metrics show the same figures. JSON has the fields in parentheses.
+"""
+_FIGURES_END = """
+Where an SDK worker combines before an exchange, only the worker knows how many elements are in an accumulator. There it
+counts as one element, in "in", "out" and "late"."""
+
+
 def metrics_page() -> str:
     """The page of metrics."""
     lines = [
@@ -196,7 +287,9 @@ def metrics_page() -> str:
         "|---|---|---|",
     ]
     lines += [f"| `{name_of(each)}` | {kind} | {_cell(meaning)} |" for each, (kind, meaning) in FAMILIES.items()]
-    return "\n".join(lines) + "\n"
+    lines += ["", _FIGURES_HEAD, "| figure | unit | definition |", "|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in _FIGURES]
+    return "\n".join([*lines, _FIGURES_END]) + "\n"
 
 
 def main(arguments: list[str]) -> int:
