@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 
-from arcbeam.io.kafka import ReadFromKafka, WriteToKafka
+from arcbeam.errors import UserCodeError
+from arcbeam.harness.bundle.usererrors import described
+from arcbeam.io.kafka import OffsetsGoneError, ReadFromKafka, TopicGoneError, WriteToKafka
+from arcbeam.io.kafka.discovery import BrokersAwayError, MissingError
+from arcbeam.io.kafka.outgoing import TopicRefusedError
 
 SERVERS = {"bootstrap.servers": "localhost:9"}
 JAVA = "org.apache.kafka.common.serialization.LongDeserializer"
@@ -70,6 +75,22 @@ def test_times_are_equal(start: Any) -> None:
 def test_argument_of_java_or_beam_is_explained(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         ReadFromKafka(SERVERS, ["t"], **arguments)
+
+
+def test_java_serializer_gets_an_example_that_serializes() -> None:
+    with pytest.raises(TypeError, match=r"a Python function such as str\.encode$"):
+        WriteToKafka(SERVERS, "t", staging="s", value_serializer=JAVA)
+    with pytest.raises(TypeError, match=r"a Python function such as bytes\.decode$"):
+        ReadFromKafka(SERVERS, ["t"], value_deserializer=JAVA)
+
+
+@pytest.mark.parametrize("kind", [MissingError, BrokersAwayError, OffsetsGoneError, TopicGoneError, TopicRefusedError])
+def test_mistakes_of_configuration_are_no_errors_of_user_code(kind: type[Exception]) -> None:
+    # Errors of user code are shown with a traceback, and with the element: here a chunk of keys and values.
+    error = pickle.loads(pickle.dumps(kind("the topic t does not exist")))
+    found = described(error, "Read")
+    assert (type(found), str(found)) == (kind, "the topic t does not exist")
+    assert not isinstance(found, UserCodeError)
 
 
 def test_argument_of_beams_writer_is_explained() -> None:

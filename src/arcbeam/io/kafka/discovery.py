@@ -19,6 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
+from arcbeam.errors import SetupError
 from arcbeam.io.kafka.clients import Clients
 from arcbeam.io.kafka.fetching.protocols import Cluster, deleted, recreated
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition, Place, Search
@@ -40,6 +41,10 @@ _WRONG_SECONDS: Final = 10.0
 
 Where = str | int | Mapping[tuple[str, int], int]
 """Where to begin or end: "earliest", "latest", "group", milliseconds since 1970, or offsets by topic and partition."""
+
+
+class MissingError(SetupError, LookupError):
+    """What is to be read does not exist, or is not where the arguments say."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Wanted:
 
         Raises:
             ConnectionError: no broker answers.
-            LookupError: a topic or partition does not exist.
+            MissingError: a topic or partition does not exist.
             TopicGoneError: a topic was deleted, or created again.
         """
         names = self.topics or tuple(dict.fromkeys(topic for topic, _ in self.partitions)) or None
@@ -82,14 +87,16 @@ class Wanted:
             if described[topic][0] != id:
                 raise recreated(topic, id, described[topic][0])
         if missing := [name for name in names or () if name not in described]:
-            raise LookupError(f"Kafka: the topic {missing[0]} does not exist, or must not be described")
+            raise MissingError(
+                f"Kafka: the topic {missing[0]} does not exist, or this user is not allowed to describe it"
+            )
         if self.pattern:
             described = {name: of for name, of in described.items() if re.fullmatch(self.pattern, name)}
         if not self.partitions:
             return [(topic, id, n) for topic, (id, count) in sorted(described.items()) for n in range(count)]
         for topic, number in self.partitions:
             if number >= described[topic][1]:
-                raise LookupError(f"Kafka: the topic {topic} has no partition {number}: it has {described[topic][1]}")
+                raise MissingError(f"Kafka: the topic {topic} has no partition {number}: it has {described[topic][1]}")
         return [(topic, described[topic][0], number) for topic, number in sorted(self.partitions)]
 
     def placed(self, cluster: Cluster, places: Sequence[Place], *, at_first: bool) -> list[Partition]:
@@ -102,7 +109,7 @@ class Wanted:
 
         Raises:
             ConnectionError: no broker answers.
-            LookupError: `start` or `stop` lacks a partition, or has another one; or `start` is not in its log.
+            MissingError: `start` or `stop` lacks a partition, or has another one; or `start` is not in its log.
         """
         if at_first:
             self._check_names(places)
@@ -120,19 +127,21 @@ class Wanted:
         """Refuse offsets of partitions that are not read.
 
         Raises:
-            LookupError: likewise.
+            MissingError: likewise.
         """
         there = {(topic, number) for topic, _, number in places}
         for argument, where in (("start", self.start), ("stop", self.stop)):
             if isinstance(where, Mapping) and (without := [place for place in where if tuple(place) not in there]):
                 topic, number = without[0]
-                raise LookupError(f"ReadFromKafka({argument}=…) has an offset for {topic}[{number}], which is not read")
+                raise MissingError(
+                    f"ReadFromKafka({argument}=…) has an offset for {topic}[{number}], which is not read"
+                )
 
     def _check_starts(self, cluster: Cluster, places: Sequence[Place], starts: Sequence[int]) -> None:
         """Refuse offsets that brokers would refuse: before the first record that exists, or after the end.
 
         Raises:
-            LookupError: likewise.
+            MissingError: likewise.
         """
         partitions = [(topic, number) for topic, _, number in places]
         if not partitions:
@@ -143,7 +152,7 @@ class Wanted:
             if not first <= start <= end:
                 what = f"the offset {start} is {'before the first' if start < first else 'after the last'} record"
                 argument, another = ("…", "Give one of these") if self.start != "group" else ("'group'", "Reset it")
-                raise LookupError(
+                raise MissingError(
                     f"ReadFromKafka(start={argument}), {topic}[{number}]: {what} that exists: its offsets are {first} "
                     f"to {end}. {another}, or use start='earliest' for all that exist"
                 )
@@ -155,14 +164,14 @@ class Wanted:
         if isinstance(where, Mapping):
             for topic, number in partitions:
                 if (topic, number) not in where:
-                    raise LookupError(
+                    raise MissingError(
                         f"ReadFromKafka({argument}=…) has no offset for partition {number} of the topic {topic}"
                     )
             return [where[partition] for partition in partitions]
         return cluster.offsets(partitions, where, committed=self.committed)
 
 
-class BrokersAwayError(RuntimeError):
+class BrokersAwayError(SetupError, RuntimeError):
     """A bounded read has found no broker, or a new stream can find none."""
 
 
@@ -261,11 +270,11 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         """Say in the status that no topic matches; fail if no search will find one.
 
         Raises:
-            LookupError: likewise.
+            MissingError: likewise.
         """
         text = f"no topic that this user may describe has a name that is all of {self._wanted.pattern!r}"
         if self._seconds is None:
-            raise LookupError(f"Kafka: {text}")
+            raise MissingError(f"Kafka: {text}")
         waiting.reason = text
 
     def _search(self, known: Known) -> list[Partition]:

@@ -19,6 +19,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from typing_extensions import override
 
+from arcbeam.errors import SetupError
 from arcbeam.model.dofns import TakesLists
 from arcbeam.model.rows import key_hash
 from arcbeam.sizes import threshold
@@ -77,6 +78,13 @@ class ProducerRecord(NamedTuple):
 
 class RecordRefusedError(ValueError):
     """Kafka would not take a record."""
+
+
+class TopicRefusedError(SetupError, RecordRefusedError):
+    """A topic, or the brokers, would not take records: their settings and the transform's contradict each other.
+
+    No record is shown: it would be one of many, with its key and value.
+    """
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,8 @@ def check_function(of: str, name: str, function: Any, what: str) -> None:
     if function is None or callable(function):
         return
     java = isinstance(function, str) and "." in function
-    hint = ". This is a Java class: give none for bytes, or a Python function such as bytes.decode" if java else ""
+    example = "bytes.decode" if name.endswith("deserializer") else "str.encode"
+    hint = f". This is a Java class: give none for bytes, or a Python function such as {example}" if java else ""
     raise TypeError(f"{of}({name}={function!r}): expected {what}{hint}")
 
 

@@ -27,8 +27,8 @@ from arcbeam.io.kafka.outgoing import (
     Chunks,
     Extent,
     Outgoing,
-    RecordRefusedError,
     Serializer,
+    TopicRefusedError,
     decoded,
     framed,
     joined,
@@ -127,7 +127,7 @@ class _Stager:
         sink: what to stage.
 
     Raises:
-        RecordRefusedError: the topic of the register does not exist.
+        TopicRefusedError: the topic of the register does not exist.
         SetupError: the runner does not know commits.
     """
 
@@ -153,7 +153,7 @@ class _Stager:
             records: their number.
 
         Raises:
-            RecordRefusedError: a topic or partition does not exist, or the topic would refuse records. Once committed,
+            TopicRefusedError: a topic or partition does not exist, or the topic would refuse records. Once committed,
                 they would block the job.
         """
         by = attempt()
@@ -177,13 +177,17 @@ class _Stager:
         if topic not in self._topics or number >= self._topics[topic].partitions:
             found = self._topics[topic] = topic_of(self._sink.connection, topic)
             if number >= found.partitions:
-                what = f"has no partition {number}" if found.partitions else "does not exist, or is not for this user"
-                raise RecordRefusedError(f"{_NAME}: the topic {topic} {what}")
+                what = (
+                    f"has no partition {number}"
+                    if found.partitions
+                    else "does not exist, or this user is not allowed to describe it"
+                )
+                raise TopicRefusedError(f"{_NAME}: the topic {topic} {what}")
 
     def _check_timeout(self) -> None:
         ours, most = int(self._sink.connection.config.get(_TIMEOUT, 60_000)), longest_transaction(self._sink.connection)
         if ours > most:
-            raise RecordRefusedError(
+            raise TopicRefusedError(
                 f"{_NAME}: producer_config has a {_TIMEOUT} of {ours:,}, but the brokers allow {most:,} (their "
                 "transaction.max.timeout.ms): lower it, or raise that of the brokers"
             )
@@ -193,7 +197,7 @@ class _Stager:
         if any(config.get(name, "none") != "none" for name in ("compression.type", "compression.codec")):
             return  # The topic limits what is compressed, and its size is not known yet.
         if (ours := _most(config)) > most:
-            raise RecordRefusedError(
+            raise TopicRefusedError(
                 f"{_NAME}: the topic {topic} takes batches of at most {most:,} bytes (its max.message.bytes), but "
                 f"producer_config allows {ours:,}: give it 'message.max.bytes': {most}, or raise that of the topic"
             )
@@ -206,7 +210,7 @@ class _Stager:
             (last, last - now, of.after, "after"),
         ):
             if at and distance > limit:
-                raise RecordRefusedError(
+                raise TopicRefusedError(
                     f"{_NAME} got a record of the time {Timestamp(micros=at * 1_000).to_rfc3339()} for the topic "
                     f"{topic}, which takes those of up to {limit:,} ms {name} the present (its "
                     f"message.timestamp.{name}.max.ms): raise that, or leave out the record's time"
@@ -215,7 +219,7 @@ class _Stager:
     def _check_keys(self, compacted: Collection[str], chunks: Iterable[bytes]) -> None:
         for topic, _, _, key, *_ in (record for chunk in chunks if compacted for record in decoded(chunk)):
             if key is None and topic in compacted:
-                raise RecordRefusedError(
+                raise TopicRefusedError(
                     f"{_NAME} got a record without a key for the topic {topic}, whose cleanup.policy is compact: such "
                     "topics take only records with a key"
                 )

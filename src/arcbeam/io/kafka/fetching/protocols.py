@@ -9,16 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from arcbeam.errors import SetupError
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.partitions import Partition
 from arcbeam.io.kafka.trouble import Trouble
 
 
-class OffsetsGoneError(RuntimeError):
+class OffsetsGoneError(SetupError, RuntimeError):
     """Records that were not read yet do not exist any more."""
 
 
-class TopicGoneError(RuntimeError):
+class TopicGoneError(SetupError, RuntimeError):
     """A topic was deleted, or created again under the same name."""
 
 
