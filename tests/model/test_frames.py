@@ -9,6 +9,7 @@ import pytest
 
 from arcbeam.model.frames import harness_files
 
+BEGIN_ALIKE = ("arcbeam.sparkling", "arcbeam.harnessed.a", "apache_beam.transforms.cores", "threadings")
 _TEXT = "def call(function):\n    return function()\n"
 
 
@@ -34,7 +35,7 @@ def error_in(*calls: Callable[[Callable[[], Any]], Any]) -> BaseException:
 
 
 @pytest.mark.parametrize(
-    "module", ["__main__", "flights", "arcbeams.harness", "apache_beam.runners.some_test", None, 7]
+    "module", ["__main__", "flights", "arcbeams.harness", "apache_beam.runners.some_test", None, 7, *BEGIN_ALIKE]
 )
 @pytest.mark.parametrize("folder", ["arcbeam/harness", "arcbeam/spark", "apache_beam/runners"])
 def test_user_code_in_folder_named_like_harness_is_kept(module: Any, folder: str) -> None:

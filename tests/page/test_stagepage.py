@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from arcbeam.page.app import app_of
 from arcbeam.page.sources import Listed
 from arcbeam.page.stagepage import stage_of
+from arcbeam.page.views import stage_with
 from arcbeam.streaming.status.headline import headline
 from tests.page import samples
 from tests.page.test_app import BASE
@@ -144,3 +145,21 @@ def test_unknown_stage_is_not_found() -> None:
     assert page.get("/job/a/stage/3").status_code == 404
     assert page.get("/job/b/stage/0").status_code == 404
     assert page.get("/job/a/stage/x").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("Count", "s2"),
+        ("Count/Group", "s2"),
+        ("Count/Group/Read", "s2"),
+        ("Counter", "s1"),
+        ("Counter/Read/Split", "s1"),
+        ("Coun", ""),
+        ("Count/Grou", ""),
+        ("Counters", ""),
+        ("", ""),
+    ],
+)
+def test_transform_is_found_by_whole_names(name: str, stage: str) -> None:
+    assert stage_with(name, {"Counter": "s1", "Counter/Read": "s1", "Count/Group": "s2"}) == stage

@@ -44,6 +44,16 @@ def test_forgotten_folder_is_synced_again(tmp_path: Path, synced: list[str]) -> 
     assert synced == ["/a", "", "/a", ""]
 
 
+def test_folder_whose_name_begins_alike_is_not_forgotten(tmp_path: Path, synced: list[str]) -> None:
+    for name in ("a", "ab"):
+        (tmp_path / name).mkdir()
+        durable.make_durable(tmp_path / name)
+    before = list(synced)
+    durable.forget(tmp_path / "a")
+    durable.make_durable(tmp_path / "ab")
+    assert synced == before
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.EINVAL])
 def test_only_missing_support_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def fsync(number: int) -> None:

@@ -13,10 +13,12 @@ from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.errors import IncompatibleStateError
+from arcbeam.store.log.chain import read_newest
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import Manifest, OutputWatermark, StageWatermarks
 from arcbeam.streaming.driverstate import Progress, progress_of
 from arcbeam.streaming.physicalplan import side_number
+from arcbeam.streaming.restore.compatibility import refuse_renamed_writers
 from arcbeam.streaming.restore.restore import RestoreOptions, Taken, restore
 from arcbeam.streaming.status.snapshot import Since, Snapshot, StageSnapshot
 from arcbeam.testing.blobs import MemoryBlobs
@@ -161,6 +163,16 @@ def test_writer_of_side_input_cannot_be_renamed() -> None:
         with pytest.raises(IncompatibleStateError, match="'rates/make' has written a side input"):
             taken(blobs, plan("prices"), RestoreOptions(renamed=mapping))
     assert there(taken(blobs, plan("prices"), RestoreOptions(drop=True)).log.head) == set()
+
+
+@pytest.mark.parametrize("name", ["rat", "rates/mak", "rates/make2", "ates", "rates/make/more"])
+def test_other_stages_than_writers_may_be_renamed(name: str) -> None:
+    blobs = begun("rates")
+    head = read_newest(blobs)
+    assert isinstance(head, Manifest)
+    refuse_renamed_writers(head, {name: "another", "rates": "rates"}, blobs)
+    with pytest.raises(IncompatibleStateError, match="'rates/make' has written a side input"):
+        refuse_renamed_writers(head, {name: "another", "rates": "another"}, blobs)
 
 
 def test_job_without_state_accepts_any_shape() -> None:
