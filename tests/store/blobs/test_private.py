@@ -96,6 +96,9 @@ def test_files_of_libraries_become_private(tmp_path: Path) -> None:
     path.chmod(0o666)
     make_private(path)
     assert mode(path) == 0o600
+    path.chmod(0o777)
+    make_private(path)
+    assert mode(path) == 0o700
     make_private(tmp_path / "gone")
 
 

@@ -14,7 +14,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log.commitlog import CommitLog
-from arcbeam.store.log.inspection import inspect
+from arcbeam.store.log.inspection import inspect, savepoints
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, manifest_name, written_name
@@ -51,6 +51,14 @@ def job(memory: DurableBlobs, tmp_path: Path) -> CommitLog:
     log.propose(pinned(draft, "first"))
     log.propose(log.draft(Timestamp(20), shards=()))
     return log
+
+
+def test_savepoints_are_read_from_their_manifests(memory: DurableBlobs, job: CommitLog) -> None:
+    job.propose(pinned(job.draft(Timestamp(30), shards=()), "newest"))
+    first, newest = savepoints(memory)
+    assert (first.name, first.micro_batch, first.problem, first.later) == ("first", 1, "", 2)
+    assert (newest.name, newest.micro_batch, newest.problem, newest.later) == ("newest", 3, "", 0)
+    assert first.to_publish == 1
 
 
 def test_inspection_has_content_of_folder(memory: DurableBlobs, job: CommitLog) -> None:

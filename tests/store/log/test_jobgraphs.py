@@ -47,6 +47,32 @@ def test_job_graph_is_read_back_by_name() -> None:
     assert program_epoch("programs/" + "ab" * 16) is None
 
 
+def test_order_of_options_does_not_change_job_graph() -> None:
+    options = dict(reversed(PROGRAM.options.items()))
+    assert encode(replace(PROGRAM, options=options), 7) == encode(PROGRAM, 7)
+
+
+def test_existing_job_graph_is_not_written_again() -> None:
+    blobs, program = MemoryBlobs(), replace(PROGRAM, files=())
+    name = jobgraphs.keep(blobs, program, {}, 2, "")
+    whole = blobs.get(name)
+    written: list[str] = []
+
+    class Written(MemoryBlobs):
+        def put(self, name: str, data: bytes) -> None:
+            written.append(name)
+            super().put(name, data)
+
+    again = Written()
+    assert jobgraphs.keep(again, program, {}, 2, "") == name
+    assert jobgraphs.keep(again, program, {}, 2, "") == name
+    assert written == []
+    again.delete(name)
+    again.create(name, whole[:-1])
+    assert jobgraphs.keep(again, program, {}, 2, "") == name
+    assert (written, again.get(name)) == ([name], whole)
+
+
 def test_all_versions_of_job_graph_are_read() -> None:
     of_1, of_2 = (decode(path.read_bytes(), "p", "here") for path in GOLDEN)
     assert of_2 == PROGRAM

@@ -401,7 +401,7 @@ def test_snapshot_is_read_once_to_build_copy(cache: HostCache, job: Host) -> Non
 
 @pytest.mark.contract("STORE-05")
 @pytest.mark.parametrize("memory", ["memory"], indirect=True)
-@pytest.mark.parametrize("length", [0, 100, 5_000, "half"])
+@pytest.mark.parametrize("length", [0, 100, 5_000, "half", "page"])
 def test_truncated_copy_is_rebuilt(job: Host, tmp_path: Path, length: int | str) -> None:
     root = tmp_path / "cache"
     job.commit(HostCache(root), {b"a%d" % i: bytes(1000) for i in range(500)})
@@ -411,12 +411,25 @@ def test_truncated_copy_is_rebuilt(job: Host, tmp_path: Path, length: int | str)
     program = (
         "import sys, os; from pathlib import Path; from arcbeam.store.shards import cache\n"
         "path, length = Path(sys.argv[1]), sys.argv[2]\n"
-        "os.truncate(path, path.stat().st_size // 2 if length == 'half' else int(length))\n"
+        "database = cache._Database(path, 1 << 20)\n"
+        "known = {'half': path.stat().st_size // 2, 'page': database.bytes_needed() - 1}\n"
+        "database.close()\n"
+        "os.truncate(path, known[length] if length in known else int(length))\n"
         "assert cache._sound(path, 1 << 20).copy_of() is None\n"
     )
     (copy,) = root.rglob("data.mdb")
     subprocess.run([sys.executable, "-c", program, str(copy), str(length)], check=True)
     assert job.read(HostCache(root)) == sorted((b"a%d" % i, bytes(1000)) for i in range(500))
+
+
+def test_appended_blocks_are_one_transaction_up_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_BATCH_BYTES", 1_000)
+    monkeypatch.setattr(cache_module, "_BATCH_CHANGES", 2)
+    short = [([b"%d" % n], [b"v"]) for n in range(5)]
+    long = [([b"%d" % n], [bytes(600)]) for n in range(3)]
+    assert [len(batch) for batch in cache_module._batches(short, append=False)] == [2, 2, 1]
+    assert [len(batch) for batch in cache_module._batches(short, append=True)] == [5]
+    assert [len(batch) for batch in cache_module._batches(long, append=True)] == [2, 1]
 
 
 @pytest.mark.contract("STORE-05")
