@@ -13,7 +13,7 @@ from arcbeam.engine.grouping.delays import AlignTo, Delay, due
 from arcbeam.engine.grouping.triggers import UNLIMITED, AfterCount, AfterSynchronizedTime, AfterTime, Moment, Trigger
 from arcbeam.engine.grouping.triggerstate import dump, load
 from arcbeam.errors import StateFormatError
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from tests.engine.grouping.grouping_strategies import delayed, triggers
 
 pytestmark = pytest.mark.contract("ENG-11")
@@ -59,6 +59,23 @@ def test_states_take_few_bytes() -> None:
     tree = AfterWatermark(early=AfterAny(AfterCount(1000), delayed(5)), late=AfterCount(1))
     machine = lived(tree, [(100, 0, False, False)])
     assert len(dump(machine)) <= 6
+
+
+@pytest.mark.parametrize("fired", [False, True])
+@pytest.mark.parametrize("due", [MIN_TIMESTAMP, -1, 0, 1, 1 << 62, MAX_TIMESTAMP])
+def test_time_of_trigger_is_read_as_written(due: int, fired: bool) -> None:
+    trigger = AfterTime()
+    trigger.due, trigger.fired = Timestamp(due), fired
+    found = load(AfterTime(), dump(trigger))
+    assert (found.due, found.fired) == (due, fired)
+
+
+@pytest.mark.parametrize(("seen", "fired"), [(0, False), (0, True), (1, False), (127, True), (1 << 40, False)])
+def test_count_of_trigger_is_read_as_written(seen: int, fired: bool) -> None:
+    trigger = AfterCount(3)
+    trigger.seen, trigger.fired = seen, fired
+    found = load(AfterCount(3), dump(trigger))
+    assert (found.seen, found.fired) == (seen, fired)
 
 
 @given(due=st.integers(-(2**62), 2**62))

@@ -31,6 +31,19 @@ def test_replace_leaves_no_other_rows(before: list[bytes], after: list[bytes]) -
 
 
 @settings(max_examples=60, deadline=None)
+@given(st.lists(_VALUES, min_size=1, max_size=12))
+def test_written_sequence_is_that_of_appended_values(values: list[bytes]) -> None:
+    view = MemoryView()
+    writer = sequences.SequenceWriter(view.put, b"s")
+    for value in values:
+        writer.add(value)
+    writer.end()
+    assert list(sequences.read(view, b"s")) == values
+    sequences.append(view, b"s", b"more")
+    assert list(sequences.read(view, b"s")) == [*values, b"more"]
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(_VALUES, max_size=6) | _VALUES, max_size=12))
 def test_values_keep_order_and_sealed_rows_stay(appended: list) -> None:
     view, expected = MemoryView(), []

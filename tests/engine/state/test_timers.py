@@ -361,6 +361,7 @@ def test_output_timestamp_holds_until_timer_fired() -> None:
     timers, holds = Timers(view, 0, _FAMILIES), Holds(view, 0)
     timers.set(b"user7", b"w", "event", Timestamp(8), Timestamp(8), tag="x")
     timers.set(b"user8", b"w", "clock", Timestamp(1_000_000), Timestamp(3))
+    holds.validate()
     earliest = holds.earliest()
     assert earliest is not None
     assert (earliest.time, earliest.kind, str(earliest)) == (3, HolderKind.TIMER, "timer 'clock' of key 'user8'")
