@@ -112,5 +112,5 @@ def test_argued_mutant_fits_the_code(each: Equivalent) -> None:
 def test_page_lists_each_argued_mutant() -> None:
     entry = Equivalent(FILE, "a", "b | c", "It is never read.")
     assert "## part\n" in page([entry])
-    assert "| `one` | `b \\| c` | It is never read. |\n" in page([entry])
+    assert "| `part.one` | `b \\| c` | It is never read. |\n" in page([entry])
     assert PAGE.read_text(encoding="utf-8") == page(ARGUED), "run `make docs`"

@@ -75,7 +75,7 @@ def page(entries: list[Equivalent]) -> str:
         parts.append(f"\n## {package}\n| module | mutant | why |\n|---|---|---|\n")
         for each in entries:
             if each.package == package:
-                name = each.file.removeprefix(f"src/arcbeam/{package}/").removesuffix(".py").replace("/", ".")
+                name = each.file.removeprefix("src/arcbeam/").removesuffix(".py").replace("/", ".")
                 parts.append(f"| `{name}` | {_shown(each.new)} | {each.why} |\n")
     return "".join(parts)
 
