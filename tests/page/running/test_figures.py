@@ -385,7 +385,7 @@ def check(seed: int, folder: Path) -> tuple[int, int]:
 @pytest.mark.parametrize("seed", range(4))
 def test_figures_equal_counts_of_elements_in_all_views(seed: int, tmp_path: Path) -> None:
     looks, _ = check(seed, tmp_path)
-    assert looks >= 4
+    assert looks >= 2
 
 
 @pytest.mark.long

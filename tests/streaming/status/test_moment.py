@@ -166,7 +166,7 @@ def test_watermark_since_is_the_time_of_the_commit() -> None:
 def test_long_micro_batches_do_not_wait_for_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
     log = opened(MemoryBlobs(), 0)
     hold = Hold(
-        Timestamp(90 * _SECOND), HolderKind.RESIDUAL, "it", release=Release(Timestamp(101 * _SECOND), by_clock=True)
+        Timestamp(90 * _SECOND), HolderKind.RESIDUAL, "it", release=Release(Timestamp(150 * _SECOND), by_clock=True)
     )
     status = commit(log, 100, 190, 90 * _SECOND, own=(holding("read", 0, hold),))
     for seconds in (191, 255, 400):
@@ -180,6 +180,16 @@ def test_long_micro_batches_do_not_wait_for_the_past(monkeypatch: pytest.MonkeyP
     later = replace(hold, release=Release(Timestamp(900 * _SECOND), by_clock=True))
     status = commit(log, 401, 402, 90 * _SECOND, own=(holding("read", 0, later),))
     assert "the clock reaches" in status.causes[0].frees
+
+
+def test_polled_restriction_does_not_wait_for_the_clock() -> None:
+    # It is due repeatedly, but its watermark does not move.
+    log = opened(MemoryBlobs(), 0)
+    hold = Hold(Timestamp(_SECOND), HolderKind.RESIDUAL, "it", release=Release(Timestamp(6 * _SECOND), by_clock=True))
+    cause = at_moment(commit(log, 5, 6, _SECOND, own=(holding("read", 0, hold),)), 400 * _SECOND).causes[0]
+    assert cause.by_clock
+    assert "a later watermark" in cause.text + cause.frees
+    assert cause.frees != moment.DUE_NOW
 
 
 def test_opening_after_a_commit_is_the_newest_manifest() -> None:

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, long_shown
-from arcbeam.streaming.status.moment import is_due
+from arcbeam.streaming.status.moment import DUE_NOW
 from arcbeam.streaming.status.status import drain_line
 from arcbeam.streaming.status.words import (
     LONG_OVERDUE,
     Record,
     ago,
-    clock,
     driver_line,
     has_program,
     is_over,
@@ -220,7 +219,7 @@ def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
     # The script of a TestStream moves the job's clock: how long ago by the real clock says nothing.
     at = 0 if record.get("scripted") else since["time"]
     # Its driver works on what is due: micro-batches may take minutes.
-    waits = not (record.get("driver") and is_due(bool(cause.get("by_clock")), cause.get("due"), clock(record)))
+    waits = not record.get("driver") or cause["frees"] != DUE_NOW
     if is_failure or ((seconds := _seconds_since(record, since["time"])) >= _LONG_WAIT and waits):
         return Headline(without_since(cause), cause["frees"], shown(since["time"]), level, at=at, stage=stage)
     text, label = "The job is running. The watermark that decides advanced", ""

@@ -14,6 +14,10 @@ from arcbeam.store.manifest.values import ENDED
 RATE_WINDOW: Final = Duration(60_000_000)
 """A rate is the mean of at least this time before the newest commit, if the driver has run for so long."""
 
+CLOCK_REACHES: Final = "the clock reaches "
+"""Begins what releases a hold that waits for the clock alone."""
+DUE_NOW: Final = "the next micro-batch ends: it processes what is due"
+"""Releases a hold that the clock has released."""
 STOPPED: Final = frozenset(map(str, (*ENDED, CommitMode.SUSPENDED)))
 """The modes of jobs without a driver: their clock stands at their last commit."""
 
@@ -37,9 +41,15 @@ def rate(elements: int, window: Duration | None, since: int) -> float | None:
     return round(elements * 1e6 / max(window, since), 3) if window else None
 
 
-def is_due(by_clock: bool, due: int | None, clock: int) -> bool:
-    """Return whether the clock has released a hold: what has held the watermark runs in the next micro-batch."""
-    return by_clock and due is not None and due <= clock
+def is_due(frees: str, due: int | None, clock: int) -> bool:
+    """Return whether the clock has released a hold: what has held the watermark runs in the next micro-batch.
+
+    Args:
+        frees: what releases it. A restriction that is polled is also due by the clock, but waits for something else.
+        due: when it is due.
+        clock: the time by the clock.
+    """
+    return frees.startswith(CLOCK_REACHES) and due is not None and due <= clock
 
 
 def committed_at(time: Timestamp, committed: Timestamp | None, *, scripted: bool) -> Timestamp:

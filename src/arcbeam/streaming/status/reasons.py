@@ -20,6 +20,7 @@ from arcbeam.engine.watermarks.sketches import count_of
 from arcbeam.engine.watermarks.stages import Nearest, Watermarks
 from arcbeam.model.observers import Observer, Policy, along
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
+from arcbeam.streaming.status.moment import CLOCK_REACHES
 from arcbeam.streaming.status.snapshot import Since, Snapshot, StageSnapshot
 
 _FAR: Final = 60_000_000
@@ -329,7 +330,7 @@ class Reasons:
         if waits:
             assert due is not None
             what = f"{one} has deferred itself until {shown_time(due)}"
-            frees = f"the clock reaches {shown_time(due)}, when it is processed again"
+            frees = f"{CLOCK_REACHES}{shown_time(due)}, when it is processed again"
             return what + (", and reports no watermark" if silent else ""), frees
         if silent:
             frees = (
@@ -345,7 +346,7 @@ class Reasons:
         if release is None:
             return what, "it fires, is cleared, or is set with a later output timestamp"
         if release.by_clock:
-            return what, f"the clock reaches {shown_time(release.at)} and the timer fires, or the timer is cleared"
+            return what, f"{CLOCK_REACHES}{shown_time(release.at)} and the timer fires, or the timer is cleared"
         passes = f"{self._input(link)} passes {shown_time(release.at)}"
         return what, f"{passes} and the timer fires, or the timer is cleared"
 

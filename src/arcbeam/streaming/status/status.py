@@ -391,8 +391,7 @@ def at_moment(status: Status, now: int) -> Status:
 
 def _cause_at(cause: Cause, clock: int) -> Cause:
     """Return a cause that does not wait for a time in the past."""
-    due = moment.is_due(cause.by_clock, cause.due, clock)
-    return replace(cause, frees="the next micro-batch ends: it processes what is due") if due else cause
+    return replace(cause, frees=moment.DUE_NOW) if moment.is_due(cause.frees, cause.due, clock) else cause
 
 
 class StatusAt:
