@@ -15,12 +15,16 @@ from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import MOST_SHARDS
 from arcbeam.options import ON_SIGTERM, OPTIMIZATIONS, ArcbeamOptions, given_as
-from arcbeam.runner.job import _on_sigterm, default_shards
+from arcbeam.runner.job import default_shards
 from tests.golden import check_message
 
 
 def ours(*arguments: str, **values: Any) -> ArcbeamOptions:
     return PipelineOptions(list(arguments), **values).view_as(ArcbeamOptions)
+
+
+def on_sigterm(options: ArcbeamOptions, *, bounded: bool) -> OnSigterm:
+    return OnSigterm.of(options.on_sigterm, bounded=bounded, kept=bool(options.checkpoint_dir))
 
 
 def disabled(options: ArcbeamOptions) -> set[str]:
@@ -104,12 +108,12 @@ def test_invalid_values_are_refused_together() -> None:
     ],
 )
 def test_sigterm_ends_job_as_options_say(arguments: list[str], how: str, *, bounded: bool) -> None:
-    assert _on_sigterm(Plan("job", (), (), bounded=bounded), ours(*arguments)) == how
+    assert on_sigterm(ours(*arguments), bounded=bounded) == how
 
 
 def test_invalid_sigterm_options_are_refused() -> None:
     with pytest.raises(InvalidPipelineError, match="--on_sigterm=suspend "):
-        _on_sigterm(Plan("job", (), (), bounded=False), ours("--on_sigterm=suspend"))
+        on_sigterm(ours("--on_sigterm=suspend"), bounded=False)
     with pytest.raises(InvalidPipelineError, match=r"--on_sigterm=stop\n.*suspend, drain, cancel"):
         ours("--on_sigterm=stop").check()
     with pytest.raises(InvalidPipelineError, match=r"--sigterm_seconds=-1"):

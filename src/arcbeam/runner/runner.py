@@ -92,7 +92,7 @@ def _check_environment(options: PipelineOptions) -> None:
     if asked not in (None, EMBEDDED_PYTHON):
         raise InvalidPipelineError(
             f"--environment_type={asked} is for job servers; ArcbeamRunner runs user code in Spark's Python workers",
-            "omit it, or submit with --runner=PortableRunner to a job server",
+            "omit it, or submit with --runner=PortableRunner to a job server: arcbeam serve",
         )
 
 
