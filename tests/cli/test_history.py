@@ -16,7 +16,7 @@ from tests.streaming.driver.test_historywriter import Driver
 pytestmark = pytest.mark.contract("OPS-07")
 
 
-_GAUGES = ("late by, s", "backlog", "state, bytes")
+_GAUGES = ("backlog", "state, bytes")
 
 
 def invoke(*arguments: str) -> Result:
@@ -43,7 +43,9 @@ def test_history_has_a_line_for_each_figure(job: str) -> None:
     assert "6 points of 1 s, 1970-01-01 00:16:40Z to 1970-01-01 00:16:45Z" in lines
     job_lines, stages = lines[1:5], lines[5:17]
     assert job_lines[0] == "micro-batch, s ▁▁▁▁▁▁ least 0.5, greatest 0.5, last 0.5"
-    assert job_lines[1:] == [f"{name} ▁▁▁▁▁▁ least 0, greatest 0, last 0" for name in _GAUGES]
+    # The gap is to the clock of the commit, not to the time of the micro-batch.
+    assert job_lines[1] == "watermark gap, s ▁▂▄▅▇█ least 1,000, greatest 1,005, last 1,005"
+    assert job_lines[2:] == [f"{name} ▁▁▁▁▁▁ least 0, greatest 0, last 0" for name in _GAUGES]
     assert [stages[n] for n in (0, 4, 8)] == ["read", "rates", "join"]
     assert stages[9] == "read ▁████▆ least 3, greatest 12, last 9"
 
@@ -51,7 +53,7 @@ def test_history_has_a_line_for_each_figure(job: str) -> None:
 def test_figure_that_is_never_known_is_unknown() -> None:
     gauges: list[list[float | None] | None] = [None, [1.0, 2.0, None], [1e6, 3e6, 2e6]]
     assert [history._seconds(gauge) for gauge in gauges] == [None, None, 2.0]
-    assert history._line("late by, s", [None, None]) == "  late by, s       unknown"
+    assert history._line("watermark gap, s", [None, None]) == "  watermark gap, s unknown"
     assert history._mean({"seconds": 5.0, "micro_batches": 0}) is None
     assert history._mean({"seconds": 5.0, "micro_batches": 2}) == 2.5
 

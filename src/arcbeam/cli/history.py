@@ -48,7 +48,7 @@ def history_lines(record: Mapping[str, Any]) -> Iterator[str]:
         seconds = ring["width"] // 1_000_000
         yield f"{len(points)} points of {seconds} s, {_at(points[0]['time'])} to {_at(points[-1]['time'])}"
         yield _line("micro-batch, s", [_mean(point["job"]) for point in points])
-        yield _line("late by, s", [_seconds(point["job"].get("behind")) for point in points])
+        yield _line("watermark gap, s", [_seconds(point["job"].get("behind")) for point in points])
         yield _line("backlog", [_last(point["job"].get("backlog")) for point in points])
         yield _line("state, bytes", [_last(point["job"].get("state_bytes")) for point in points])
         names = dict.fromkeys(name for point in points for name in point["stages"])
