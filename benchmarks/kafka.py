@@ -47,7 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     logging.disable(logging.WARNING)
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, Broker(Path(folder) / "broker") as broker:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as folder,
+        Broker(Path(folder) / "broker", heap_mib=1_500) as broker,
+    ):
         bench = Bench(broker, Path(folder), CLOCKS[options.clock])
         session = open_session()
         try:
@@ -56,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
                 bench.read(options.records),
                 bench.written(options.records // 2),
                 *bench.latency(options.seconds),
+                *bench.wide(options.seconds),
+                bench.once(),
             ]
         finally:
             session.stop()

@@ -17,6 +17,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from arcbeam import ArcbeamRunner
 from arcbeam.io.kafka import ReadFromKafka, WriteToKafka
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.historyfile import history_in
+from arcbeam.streaming.status.history import history_record
 from bench.figures import Figure
 from bench.peers import CORES
 from bench.processor import Clock
@@ -28,9 +31,13 @@ BYTES = 100
 PARTITIONS = 4
 KEYS = 100
 LIVE_RATE = 1_000
+WIDE, BUSY, WIDE_RATE = 1_000, 10, 100
+"""Partitions of a topic, how many of them get records, and how many records a second these get."""
+ONCE = 200
+"""Partitions of a topic that is read once."""
 LEAST_READ, LEAST_WRITTEN = 150.0, 100.0
 """Thousands of records a second."""
-MOST_SECONDS = 1.0
+MOST_SECONDS, MOST_SECONDS_P99, MOST_WIDE_SECONDS = 0.2, 0.5, 2.0
 _PATIENCE = 300.0
 
 
@@ -76,28 +83,76 @@ class Bench:
         return self._rate("reading, and writing exactly once", build, "", count, LEAST_WRITTEN, at)
 
     def latency(self, seconds: float) -> list[Figure]:
-        """Return the time from produce to committed output, at `LIVE_RATE` records a second."""
-        source, target = self._topic(), self._topic()
+        """Return the time from produce to committed output, at `LIVE_RATE` records a second, and its parts."""
+        waited, last, parts = self._latencies(seconds, PARTITIONS, PARTITIONS, LIVE_RATE)
+        cuts = statistics.quantiles(waited, n=100)
+        return [
+            Figure(f"produce to committed output, {LIVE_RATE:,} records/s, p50", cuts[49], "s", MOST_SECONDS),
+            Figure("the same, p99", cuts[98], "s", MOST_SECONDS_P99),
+            Figure("of which the transaction, p50", statistics.median(last), "s"),
+            *(Figure(f"a micro-batch of it: {what}, mean", value, "s") for what, value in parts.items()),
+        ]
+
+    def wide(self, seconds: float) -> list[Figure]:
+        """Return the same for a topic most of whose partitions are idle."""
+        waited, *_ = self._latencies(seconds, WIDE, BUSY, WIDE_RATE)
+        cuts = statistics.quantiles(waited, n=100)
+        what = f"the same, {WIDE:,} partitions of which {WIDE - BUSY} are idle, {WIDE_RATE} records/s"
+        return [Figure(f"{what}, p50", cuts[49], "s", MOST_WIDE_SECONDS), Figure("the same, p99", cuts[98], "s")]
+
+    def once(self) -> Figure:
+        """Return how long a job takes that reads a topic of many partitions once, a record of each."""
+        source = self._topic(ONCE)
+        self._fill(source, ONCE, ONCE)
+        began = time.perf_counter()
+        options = PipelineOptions([f"--shards={CORES}"])
+        with beam.Pipeline(runner=ArcbeamRunner(), options=options) as pipeline:
+            _ = pipeline | ReadFromKafka(self._config, [source], stop="latest") | beam.combiners.Count.Globally()
+        return Figure(f"a topic of {ONCE} partitions, read once", time.perf_counter() - began, "s")
+
+    def _latencies(
+        self, seconds: float, partitions: int, busy: int, rate: int
+    ) -> tuple[list[float], list[float], dict[str, float]]:
+        """Run a copy of a topic; the first half of the time does not count.
+
+        Returns:
+            The seconds from produce to committed output; those of their transactions; and the mean seconds of a
+            micro-batch by part.
+        """
+        source, target = self._topic(partitions), self._topic()
         result = self._run(lambda pipeline: self._copy(pipeline, source, target))
         reader = self._reader(target)
         producer = Producer({**self._config, "linger.ms": 5})
         waited: list[float] = []
+        last: list[float] = []
         sent, began, warm = 0, time.time(), seconds / 2
         while (now := time.time()) - began < warm + seconds:
-            while sent < (now - began) * LIVE_RATE:
-                producer.produce(source, (b"%f" % time.time()).ljust(BYTES), b"%d" % (sent % KEYS))
+            while sent < (now - began) * rate:
+                number = sent % busy * (partitions // busy)
+                producer.produce(source, (b"%f" % time.time()).ljust(BYTES), b"%d" % (sent % KEYS), number)
                 sent += 1
             producer.poll(0)
             for message in reader.consume(10_000, 0.005):
                 at = float(message.value())
                 if at > began + warm:
                     waited.append(time.time() - at)
+                    # The record's own time is when its transaction has produced it.
+                    last.append(time.time() - message.timestamp()[1] / 1e3)
         self._end(result)
-        cuts = statistics.quantiles(waited, n=100)
-        return [
-            Figure(f"produce to committed output, {LIVE_RATE:,} records/s, p50", cuts[49], "s", MOST_SECONDS),
-            Figure("the same, p99", cuts[98], "s"),
-        ]
+        return waited, last, self._parts()
+
+    def _parts(self) -> dict[str, float]:
+        """Return the mean seconds of a micro-batch of the last job, by part."""
+        record = history_record(history_in(FolderBlobs(self._folder / f"job-{self._jobs}", sync=False)))
+        points = [point["job"] for point in record["rings"][0]["points"]]
+        count = sum(point.get("micro_batches") or 0 for point in points)
+        named = {"seconds": "all but the commit", "plan": "planning", "user": "user code", "spark": "Spark"}
+        named["commit"] = "the commit"
+        return {
+            what: sum(point.get(name) or 0 for point in points) / max(1, count)
+            for name, what in named.items()
+            if any(name in point for point in points)
+        }
 
     def _copy(self, pipeline: Any, source: str, target: str) -> None:
         _ = (
@@ -106,16 +161,16 @@ class Bench:
             | WriteToKafka(self._config, target, staging=str(self._folder / "staging"), shards=CORES)
         )
 
-    def _topic(self) -> str:
+    def _topic(self, partitions: int = PARTITIONS) -> str:
         self._jobs += 1
-        return self._broker.topic(f"topic-{self._jobs}", PARTITIONS)
+        return self._broker.topic(f"topic-{self._jobs}", partitions)
 
-    def _fill(self, topic: str, count: int) -> None:
+    def _fill(self, topic: str, count: int, partitions: int = PARTITIONS) -> None:
         producer = Producer({**self._config, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
         for n in range(count):
             while True:
                 try:
-                    producer.produce(topic, b"%0100d" % n, b"%d" % (n % KEYS), n % PARTITIONS)
+                    producer.produce(topic, b"%0100d" % n, b"%d" % (n % KEYS), n % partitions)
                     break
                 except BufferError:
                     producer.poll(0.1)
