@@ -131,6 +131,8 @@ def test_watch_leaves_last_status_on_screen(
     monkeypatch.setattr("arcbeam.cli.status.time.sleep", interrupted)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
+    # The lines above the table are wrapped; the job's folder has a long path in some runs.
+    monkeypatch.setenv("LINES", "50")
     with pytest.raises(KeyboardInterrupt):
         _show(TextOutput(), lambda: record, watch=True, every=1)
     screen, _, left = capsys.readouterr().out.partition("\x1b[?1049l")

@@ -158,7 +158,12 @@ p.run()
 @pytest.mark.contract("API-01", "END-01")
 @pytest.mark.parametrize("mode", [(), ("--streaming",)])
 @pytest.mark.usefixtures("spark")
-def test_command_waits_for_job_of_script(tmp_path: Path, mode: tuple[str, ...]) -> None:
+def test_command_waits_for_job_of_script(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: tuple[str, ...]
+) -> None:
+    # The command leaves its script's arguments and folder, which pipelines of later tests would read.
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
     script, out = tmp_path / "ends.py", tmp_path / "out"
     script.write_text(_SCRIPT)
     done = CliRunner().invoke(main, ["run", str(script), str(out), "7", *mode])
