@@ -15,6 +15,8 @@ from click.testing import CliRunner, Result
 
 from arcbeam.cli import control, main
 from arcbeam.engine.protocol.reports import Counts, Restrictions
+from arcbeam.jobs.client import JobClient
+from arcbeam.jobs.execution import JobEvents, Submission
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs import backends
@@ -337,3 +339,21 @@ def test_commands_control_jobs_of_server(client: Client, fake: Fake, monkeypatch
     assert line.endswith("; restriction 1.0 of 'a'")
     error = json.loads(invoke("suspend", "j-9", at, "--json").stderr)["error"]
     assert (error["type"], "'j-9'" in error["message"]) == ("JobNotFoundError", True)
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_job_of_server_that_has_not_ended_in_time_is_not_drained(client: Client, fake: Fake, running: bool) -> None:
+    def until_cancelled(submission: Submission, events: JobEvents) -> None:
+        if running:
+            events.running()
+        assert fake.cancelled.wait(WAIT)
+
+    at = f"--endpoint={client.prepare().artifact_staging_endpoint.url}"
+    fake.behave = until_cancelled
+    id = client.run()
+    result = invoke("drain", id, at, "--wait=1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{id} is still draining after 1 s" in result.stderr
+    with JobClient(at.removeprefix("--endpoint=")) as jobs:
+        assert jobs.end(id, 0.5) == ""
+    fake.cancelled.set()

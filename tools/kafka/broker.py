@@ -133,6 +133,8 @@ class Broker:
             "log.dirs": str(folder / "data"),
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
+            # Else it removes what a test writes with the times of an old replay, at a moment of its own.
+            "log.retention.ms": "-1",
             **once,
             **properties,
         }

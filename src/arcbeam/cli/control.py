@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 _POLL_SECONDS = 0.2
 _STATE_SECONDS = 1.0
+
+_GOING = frozenset({"STARTING", "RUNNING", "DRAINING"})
+
 _STATES = {"done": "DONE", "drained": "DRAINED", "suspended": "STOPPED"}
 
 _WAIT = click.option(
@@ -121,10 +124,10 @@ def drain(
     else:
         with client_of(endpoint, token_file, tls_ca) as client:
             state = client.drain(job, _checked(seconds))
-            if state in ("DRAINING", "RUNNING"):
+            if state in _GOING:
                 out.progress(f"{job} is draining", id=job, state="DRAINING")
                 state = _followed(_Draining(out, job), client, job, seconds) or state
-    if state in ("DRAINING", "RUNNING"):
+    if state in _GOING:
         raise JobFailedError(
             f"{shown_job(job)} is still draining after {seconds:g} s",
             "it continues to drain; wait longer with --wait=SECONDS, or see what is left: "
@@ -280,12 +283,12 @@ class _Draining:
 
 
 def _followed(draining: _Draining, client: JobClient, job: str, seconds: float) -> str:
-    """Wait for the end of a server's job that drains. Return its last state."""
+    """Wait for the end of a server's job that drains. Return its last state; "" if it has not ended in time."""
     deadline, has_status = time.monotonic() + seconds, True
     while True:
         left = deadline - time.monotonic()
         state = client.end(job, max(0.0, min(_STATE_SECONDS, left)))
-        if state not in ("", "DRAINING", "RUNNING") or left <= _STATE_SECONDS:
+        if state or left <= _STATE_SECONDS:
             return state
         if has_status:
             try:
