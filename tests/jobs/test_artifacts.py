@@ -207,6 +207,30 @@ def test_content_is_compared_with_hash(
         run(client, token)
 
 
+@pytest.mark.parametrize("announced", [b"content", b"other"])
+def test_content_of_url_is_compared_with_hash(client: Client, file: Callable[..., Path], announced: bytes) -> None:
+    """The submitter reads the URL and sends the content."""
+    of, digest = artifact(file("x"), "x"), hashlib.sha256(announced).hexdigest()
+    of.type_urn = "beam:artifact:type:url:v1"
+    of.type_payload = runner_pb.ArtifactUrlPayload(url="https://example.org/x", sha256=digest).SerializeToString()
+    token = client.prepare(a_pipeline(of)).preparation_id
+    content = artifact_pb.GetArtifactResponse(data=b"content")
+    responses = [
+        artifact_pb.ArtifactResponseWrapper(
+            resolve_artifact_response=artifact_pb.ResolveArtifactsResponse(replacements=[of])
+        ),
+        artifact_pb.ArtifactResponseWrapper(get_artifact_response=content, is_last=True),
+    ]
+    if announced == b"content":
+        stage_by_hand(client, token, responses)
+        assert run(client, token)[-1] == "DONE"
+        return
+    with pytest.raises(grpc.RpcError) as error:
+        stage_by_hand(client, token, responses)
+    assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert digest in error.value.details()
+
+
 def test_unknown_staging_token_is_refused(client: Client) -> None:
     with pytest.raises(grpc.RpcError) as error:
         stage_by_hand(client, "j-9", [])

@@ -202,6 +202,8 @@ def test_options_are_described(client: Client) -> None:
     assert options["bundle_seconds"].default_value == "30.0"
     assert options["spark_master"].type == types.STRING
     assert all(option.description for option in found)
+    assert {option.default_value for option in found if option.type == types.BOOLEAN} == {""}, "a flag can only be set"
+    assert options["shards"].default_value == "", "the number of shards depends on the cluster"
 
 
 @pytest.mark.parametrize(

@@ -85,19 +85,25 @@ def test_job_that_refuses_has_until_deadline(caplog: pytest.LogCaptureFixture) -
 
 
 def test_second_signal_cancels_jobs(watch: SigtermWatch) -> None:
-    quick, slow, other = Fake(id="quick"), Fake(id="slow"), Fake(id="other")
-    heard = threading.Event()
-    slow.answer = heard.set
-    for job in (quick, slow, quick):
+    quick, slow, slower, other = (Fake(seconds=9 * WAIT, id=id) for id in ("quick", "slow", "slower", "other"))
+    heard = threading.Barrier(3)
+
+    def wait_for_others() -> None:
+        heard.wait(WAIT)
+
+    slow.answer = slower.answer = wait_for_others
+    for job in (quick, slow, slower, quick):
         watch.add(job)
     signal.raise_signal(signal.SIGTERM)
     assert quick.over.wait(WAIT)
-    assert heard.wait(WAIT)
+    heard.wait(WAIT)
     assert not slow.ended
+    assert not slower.ended
     signal.raise_signal(signal.SIGTERM)
     assert slow.over.wait(WAIT)
-    assert (quick.asked, slow.asked) == (["end"], ["end", "cancel"])
-    assert (watch.ended(quick), watch.ended(slow), watch.ended(slow)) == (True, True, True)
+    assert slower.over.wait(WAIT)
+    assert (quick.asked, slow.asked, slower.asked) == (["end"], ["end", "cancel"], ["end", "cancel"])
+    assert all(watch.ended(job) for job in (quick, slow, slow, slower))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     # A job without a signal ends as usual.
     watch.add(other)

@@ -174,7 +174,7 @@ class Registry:
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute("PRAGMA foreign_keys=ON")
         with self._transaction():
-            found = self._db.execute("PRAGMA user_version").fetchone()[0]
+            (found,) = self._db.execute("PRAGMA user_version").fetchone()
             if found not in (0, VERSION):
                 raise SetupError(
                     f"the job registry {self._path} has version {found}, not {VERSION}", "choose another folder"
