@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import tomllib
 from pathlib import Path
@@ -74,6 +75,20 @@ def test_memory() -> None:
     assert doctor.check_memory(8000).ok
     assert doctor.check_memory(None).ok
     assert not doctor.check_memory(100).ok
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="compares with Linux's own figure")
+def test_memory_without_linux_figures_is_the_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = re.search(r"MemTotal: +(\d+) kB", Path("/proc/meminfo").read_text())
+    assert found is not None
+    total = int(found[1]) // 1024
+    assert 0 < (doctor.available_memory_mb() or 0) < total
+
+    def missing(path: Path) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert doctor.available_memory_mb() == total, "other systems only say how much there is in all"
 
 
 def test_temporary_folder(tmp_path: Path) -> None:

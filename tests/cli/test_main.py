@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -126,6 +127,18 @@ def test_verbose_run_logs_progress(script: Path) -> None:
     assert "a micro-batch" not in invoke("run", str(script)).stderr
 
 
+def test_verbose_run_of_script_with_own_log_repeats_nothing(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    script.write_text(
+        "import logging\n"
+        "logging.basicConfig()\n"
+        "logging.getLogger('arcbeam.streaming').info('a micro-batch')\n"
+        "logging.getLogger('else').warning('of the script')\n"
+    )
+    text = invoke("run", "-v", str(script)).stderr
+    assert (text.count("a micro-batch"), text.count("of the script")) == (1, 1)
+
+
 def test_run_warns_of_script_without_pipeline(script: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert invoke("run", str(script)).exit_code == 0
     (warning,) = (record for record in caplog.records if record.name == "arcbeam.cli")
@@ -230,6 +243,22 @@ def test_run_returns_exit_code_of_script(script: Path) -> None:
 
 def test_unknown_command() -> None:
     assert invoke("dance").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "."],
+        ["explain", "."],
+        ["jobs", "--token-file=."],
+        ["drain", "an-id", "--tls-ca=."],
+        ["serve", "--tls-cert=."],
+        ["page", "--tls-key=."],
+    ],
+)
+def test_folder_for_a_file_is_wrong_usage(arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert (result.exit_code, "File '.' is a directory" in result.stderr) == (2, True), result.output
 
 
 def test_text_output() -> None:

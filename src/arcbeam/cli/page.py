@@ -13,11 +13,9 @@ from pathlib import Path
 import click
 
 from arcbeam.cli.control import is_missing, opened
-from arcbeam.cli.server import TLS_CA, token_of
+from arcbeam.cli.server import FILE, TLS_CA, token_of
 from arcbeam.console.output import Output
 from arcbeam.jobs.termination import await_event
-
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 _CALL_SECONDS = 3.0
 """Limit for a call to the job server: a viewer waits for it."""
@@ -29,9 +27,9 @@ _CALL_SECONDS = 3.0
 @click.option("--port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="Port; 0: a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
-@click.option("--token-file", type=_FILE, help="File with the token of browsers, and of the job server if it has one.")
-@click.option("--tls-cert", type=_FILE, help="PEM certificate chain of the page.")
-@click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
+@click.option("--token-file", type=FILE, help="File with the token of browsers, and of the job server if it has one.")
+@click.option("--tls-cert", type=FILE, help="PEM certificate chain of the page.")
+@click.option("--tls-key", type=FILE, help="PEM key of the certificate.")
 @click.option("--insecure", is_flag=True, help="Accept other users and machines without a token and TLS.")
 def page(
     out: Output,
@@ -60,9 +58,9 @@ def page(
     token = token_of(token_file)
     missing = [folder for folder in folders if is_missing(folder)]
     # One of several folders must not hide the jobs in the others.
-    alone = len(missing) == len(folders) and not endpoint
+    others = bool(endpoint) or missing != list(folders)
     sources: list[Source] = (
-        [FolderSource([opened(folder, may_be_missing=not alone) for folder in folders])] if folders else []
+        [FolderSource([opened(folder, may_be_missing=others) for folder in folders])] if folders else []
     )
     for folder in missing:
         out.progress(f"there is no folder '{folder}': its job is shown as soon as there is", missing=folder)

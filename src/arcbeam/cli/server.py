@@ -31,14 +31,12 @@ if TYPE_CHECKING:
 PORT = 8099
 """The usual port of Beam's job servers."""
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-TOKEN_FILE = click.option("--token-file", type=_FILE, help="File with the token of the server.")
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+TOKEN_FILE = click.option("--token-file", type=FILE, help="File with the token of the server.")
 ENDPOINT = click.option(
     "--endpoint", default=f"localhost:{PORT}", show_default=True, metavar="HOST:PORT", help="The job server."
 )
-TLS_CA = click.option(
-    "--tls-ca", type=_FILE, help="Use TLS. PEM file with the certificate of the server, or of its CA."
-)
+TLS_CA = click.option("--tls-ca", type=FILE, help="Use TLS. PEM file with the certificate of the server, or of its CA.")
 
 
 def default_folder() -> Path:
@@ -63,8 +61,8 @@ def serving(
     )
     @click.option("--advertise", metavar="HOST[:PORT]", help="Address for submitters, if it is not --host.")
     @TOKEN_FILE
-    @click.option("--tls-cert", type=_FILE, help="PEM certificate chain.")
-    @click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
+    @click.option("--tls-cert", type=FILE, help="PEM certificate chain.")
+    @click.option("--tls-key", type=FILE, help="PEM key of the certificate.")
     @click.option("--insecure", is_flag=True, help="Accept other users and machines without a token and TLS.")
     @click.option(
         "--page",
