@@ -297,7 +297,7 @@ def _end_reported_too_early() -> AbstractContextManager[object]:
 
 
 def _rests_with_work() -> AbstractContextManager[object]:
-    return patch.object(idling, "_has_work", lambda report: False)
+    return patch.object(idling, "has_work", lambda *_: False)
 
 
 def _one_more_rests() -> AbstractContextManager[object]:
@@ -305,7 +305,7 @@ def _one_more_rests() -> AbstractContextManager[object]:
     return patch.object(
         machine,
         "idle_levels",
-        lambda layout, places, times: min(rests(layout, places, times) + 1, len(layout.tasks) - 1),
+        lambda layout, *rest: min(rests(layout, *rest) + 1, len(layout.tasks) - 1),
     )
 
 

@@ -12,13 +12,15 @@ from arcbeam.engine.coordinator.consistentcut import NO_PLACES, Places, check, p
 from arcbeam.engine.coordinator.idling import idle_levels, idle_reports
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import InconsistentCutError
+from arcbeam.engine.protocol.microbatchplan import Handover
 from arcbeam.engine.protocol.reports import Awaited, Counts, Restrictions, StageReport
 from arcbeam.engine.state.statemetrics import StateMetrics
-from arcbeam.engine.watermarks.clocks import Local, OutputTime
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Times
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
-from tests.engine.coordinator.script import LAYOUT, RATES, SETTINGS, held, nothing_left, play, reported, source
+from arcbeam.model.observers import Observer
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
+from tests.engine.coordinator.script import LAYOUT, RATES, SETTINGS, SUM, held, nothing_left, play, reported, source
 
 _PLAN = MicroBatchPlan(4, 0, Timestamp(0), 3, Times(), SETTINGS.budget)
 _WIDE = Layout(LAYOUT.stages, 2, (2, 2))
@@ -29,36 +31,76 @@ def _head(change: Any, layout: Layout = LAYOUT) -> tuple[Places, Times]:
     return places, watermarks(layout, places, Times()).times()
 
 
-def _idle(change: Any) -> int:
-    return idle_levels(LAYOUT, *_head(change))
+def _idle(change: Any, published: frozenset[Port] = frozenset(), now: int = 0, moves: tuple[Handover, ...] = ()) -> int:
+    return idle_levels(LAYOUT, *_head(change), published, Timestamp(now), moves)
 
 
-def test_levels_without_work_at_end_of_time_are_idle() -> None:
-    assert _idle(source(5, 70)) == 0
+def test_levels_without_work_are_idle() -> None:
     assert _idle(held) == 1
     assert _idle(nothing_left) == 1, "never all levels"
+
+
+def test_level_is_idle_until_its_restriction_is_due() -> None:
+    assert _idle(source(5, 70), now=69) == 1
+    assert _idle(source(5, 70), now=70) == 0
+    assert _idle(source(5, 70, leftover=True), now=69) == 0
 
 
 @pytest.mark.parametrize(
     "waits",
     [
         {"leftover": True},
-        {"next_event": MAX_TIMESTAMP},
-        {"next_due": MAX_TIMESTAMP},
+        {"next_due": Timestamp(0)},
         {"awaited": (Awaited(RATES, Timestamp(9)),)},
-        {"restrictions": Restrictions(1, 1.0)},
         {"uncommitted": True},
+    ],
+    ids=lambda waits: next(iter(waits)),
+)
+def test_level_is_not_idle_while_a_shard_has_work(waits: dict[str, Any]) -> None:
+    assert _idle(_in_rates(waits)) == 0
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        {"next_event": MAX_TIMESTAMP},
+        {"next_due": Timestamp(1)},
+        {"restrictions": Restrictions(1, 1.0)},
         {"unprepared": True},
         {"local": Local(None, {"main": OutputTime(None, Hold(Timestamp(5), HolderKind.TIMER, "late"))})},
     ],
     ids=lambda waits: next(iter(waits)),
 )
-def test_level_is_not_idle_while_a_shard_has_work(waits: dict[str, Any]) -> None:
-    def change(stage: StageReport) -> StageReport:
-        stage = held(stage)
-        return replace(stage, **waits) if (stage.stage, stage.shard) == ("rates", 1) else stage
+def test_level_that_only_waits_is_idle(waits: dict[str, Any]) -> None:
+    assert _idle(_in_rates(waits)) == 1
 
-    assert _idle(change) == 0
+
+def test_level_is_not_idle_when_its_side_input_has_grown() -> None:
+    waits = _in_rates({"awaited": (Awaited(SUM, MAX_TIMESTAMP),)}, stage="read", rest=source(5, 70))
+    assert _idle(waits) == 1
+    assert _idle(waits, published=frozenset({SUM})) == 0
+
+
+def test_level_is_not_idle_when_a_restriction_moves() -> None:
+    assert _idle(source(5, 70), moves=(Handover("read", b"all", 0, 1, b""),)) == 0
+    assert _idle(source(5, 70), moves=(Handover("sum", b"all", 0, 1, b""),)) == 1
+
+
+def test_level_with_observed_output_is_idle_at_end_of_time_only() -> None:
+    observer = Observer("WithWatermark", Duration(0), idle_after=Duration(10))
+    read, *others = LAYOUT.stages
+    observed = replace(read, flow=replace(read.flow, observed={"main": (observer,)}))
+    layout = replace(LAYOUT, stages=(observed, *others))
+    for change, levels in ((source(5, 70), 0), (held, 1)):
+        assert idle_levels(layout, *_head(change), frozenset(), Timestamp(0)) == levels
+
+
+def _in_rates(waits: dict[str, Any], stage: str = "rates", rest: Any = held) -> Any:
+    def change(report: StageReport) -> StageReport:
+        report = rest(report)
+        return replace(report, **waits) if (report.stage, report.shard) == (stage, 1) else report
+
+    return change
 
 
 @pytest.mark.contract("STORE-02")
@@ -100,7 +142,7 @@ def test_micro_batch_begins_with_first_level_with_work() -> None:
         clock 50                    -> run 2.0
     """)
     assert driver.plan is not None
-    assert driver.plan.first == 0, "it has a live restriction"
+    assert driver.plan.first == 0, "its restriction is due"
 
 
 def test_all_levels_take_part_in_drain_and_preparing() -> None:

@@ -1,39 +1,56 @@
-"""The levels that have no more work and take no part in a micro-batch.
+"""The first levels, which have nothing to do in a micro-batch and take no part in it.
 
 Owns which levels these are, and the reports that replace theirs. Must not know why a micro-batch runs.
 
-A job that reads a splittable DoFn has at least one such level: the level that made the restrictions ended in the first
-micro-batch. A stage is idle when its watermarks are at the end of time and nothing waits in any of its shards. Nothing
-can reach it, and all its reports are final. If all stages of the first levels are idle, a micro-batch begins after
-these levels.
+The first levels receive nothing in a micro-batch, so they have work only for the reasons of `scheduling`. If none of
+these holds for a level and for all levels before it, its tasks would change neither state nor watermarks, and all its
+reports stay true. A job that reads a splittable DoFn has such levels: the level that made the restrictions ended in the
+first micro-batch, and a source that looks for new files or partitions rests between two searches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 from arcbeam.engine.coordinator.consistentcut import Places
+from arcbeam.engine.coordinator.scheduling import has_work
 from arcbeam.engine.protocol.layout import Layout, Placed
 from arcbeam.engine.protocol.markers import NO_INPUT
+from arcbeam.engine.protocol.microbatchplan import Handover
 from arcbeam.engine.protocol.reports import Counts, StageReport, TaskReport
 from arcbeam.engine.state.statemetrics import NO_STATE
+from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observed import NOTHING_SEEN
 from arcbeam.engine.watermarks.outlierfilter import NOTHING_DOUBTED
 from arcbeam.engine.watermarks.stages import Times
-from arcbeam.model.timestamps import MAX_TIMESTAMP
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 
-def idle_levels(layout: Layout, places: Places, times: Times) -> int:
+def idle_levels(
+    layout: Layout,
+    places: Places,
+    times: Times,
+    published: Set[Port],
+    now: Timestamp,
+    moves: Sequence[Handover] = (),
+) -> int:
     """Return the number of idle levels, counted from the first; never all levels.
 
     Args:
         layout: the layout of the job.
         places: the reports of the head.
         times: the watermarks of the head.
+        published: the side inputs that the head has added to.
+        now: the processing time of the micro-batch.
+        moves: the restrictions that change their shard in it.
     """
-    busy = {report.stage for report in places.values() if _has_work(report)}
-    awake = (placed.level for placed in layout.stages if placed.name in busy or not _is_over(placed, times))
+    observed_inputs = layout.observed_inputs(times.outputs)
+    busy = {move.stage for move in moves}
+    for report in places.values():
+        if report.stage not in busy and has_work(report, observed_inputs, times, published, now):
+            busy.add(report.stage)
+    awake = (placed.level for placed in layout.stages if placed.name in busy or _watches_inputs(placed, times))
     return min(awake, default=len(layout.tasks) - 1)
 
 
@@ -55,12 +72,9 @@ def _without_news(report: StageReport) -> StageReport:
     return replace(report, local=local, counts=Counts(), kept=NO_STATE)
 
 
-def _is_over(placed: Placed, times: Times) -> bool:
+def _watches_inputs(placed: Placed, times: Times) -> bool:
+    """Return whether the stage notes since when the inputs of observers are idle. Other shards may move these."""
+    if not placed.flow.observed:
+        return False
     every = (times.inputs[placed.name], *(times.outputs[port] for port in placed.ports))
-    return min(every) == MAX_TIMESTAMP
-
-
-def _has_work(report: StageReport) -> bool:
-    """Return whether work is left or waits: for time, the clock, a side input, the commit, or the job's end."""
-    left = report.leftover or report.restrictions.live or report.uncommitted or report.unprepared
-    return report.waits or bool(left)
+    return min(every) < MAX_TIMESTAMP

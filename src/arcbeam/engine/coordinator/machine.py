@@ -418,6 +418,7 @@ class JobMachine:
         places = state.places or cuts.NO_PLACES
         # In these special micro-batches all levels take part.
         usual = state.places is not None and end is None and event is None and not self._has_to_truncate()
+        moves = handovers(state.layout, places)
         state.running = MicroBatchPlan(
             head.micro_batch + 1,
             state.attempt,
@@ -429,10 +430,10 @@ class JobMachine:
             drain=state.mode is Mode.DRAINING,
             prepare=end is not None,
             preparing=frozenset() if end is None else end.preparing,
-            moves=handovers(state.layout, places),
+            moves=moves,
             pieces=pieces(state.layout, places),
             event=event,
-            first=idle_levels(state.layout, places, head.times) if usual else 0,
+            first=idle_levels(state.layout, places, head.times, state.side, time, moves) if usual else 0,
         )
         state.issue(RunMicroBatch(state.running))
 

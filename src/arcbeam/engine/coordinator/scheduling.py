@@ -108,7 +108,7 @@ def _look(
     first = MAX_TIMESTAMP
     observed_inputs = layout.observed_inputs(times.outputs)
     for report in places.values():
-        if report.leftover or _is_woken(report, observed_inputs, times, published):
+        if _has_left(report, observed_inputs, times, published):
             return Ready()
         if report.next_due is not None:
             first = min(first, report.next_due)
@@ -118,6 +118,33 @@ def _look(
     # A timer at the end of time never fires.
     waiting = any(report.restrictions.live or report.waits for report in places.values())
     return Finished(frozenset(unprepared)) if complete and not waiting else Never()
+
+
+def has_work(
+    report: StageReport,
+    observed_inputs: Mapping[str, Timestamp],
+    times: Times,
+    published: Set[Port],
+    now: Timestamp,
+) -> bool:
+    """Return whether a shard of a stage has something to do at a processing time, though nothing reaches it.
+
+    Args:
+        report: the shard's report at the head.
+        observed_inputs: the upstream watermarks of the stages that read observed outputs.
+        times: the watermarks of the head.
+        published: the side inputs that the head has added to.
+        now: the processing time.
+    """
+    is_due = report.next_due is not None and due(now, report.next_due)
+    return is_due or _has_left(report, observed_inputs, times, published)
+
+
+def _has_left(
+    report: StageReport, observed_inputs: Mapping[str, Timestamp], times: Times, published: Set[Port]
+) -> bool:
+    """Return whether work is left or unblocked, at any processing time."""
+    return report.leftover or _is_woken(report, observed_inputs, times, published)
 
 
 def _is_woken(
@@ -146,8 +173,8 @@ def _preparing(
     downstream = _downstream(layout, unprepared)
     observed_inputs = layout.observed_inputs(times.outputs)
     for report in places.values():
-        has_work = report.leftover or report.waits or _is_woken(report, observed_inputs, times, published)
-        if report.restrictions.live or (report.stage not in downstream and has_work):
+        is_busy = report.waits or _has_left(report, observed_inputs, times, published)
+        if report.restrictions.live or (report.stage not in downstream and is_busy):
             return frozenset()
     for stage in layout.stages:
         if stage.name in downstream:
