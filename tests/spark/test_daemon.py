@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ def test_sdk_is_imported_before_forking() -> None:
         "assert gc.get_freeze_count()\n"
         "assert not any(isinstance(f, zipimport.zipimporter) for f in sys.path_importer_cache.values())\n"
         "assert sparks.worker is daemon.run_worker\n"
+        "assert isinstance(sparks.gc, daemon.GarbageCollector)\n"
         "assert daemon.MODULE == daemon.__name__\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -74,3 +76,26 @@ def test_module_objects_are_not_garbage_collected() -> None:
         "assert gc.get_freeze_count() >= frozen\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_garbage_is_collected_in_a_small_share_of_time() -> None:
+    now, collected = 100.0, []
+
+    def clock() -> float:
+        return now
+
+    def note(phase: str, about: dict[str, int]) -> None:
+        nonlocal now
+        now += 0.003  # at the beginning and at the end
+        collected.append(now)
+
+    of = daemon.GarbageCollector(clock)
+    gc.callbacks.append(note)
+    try:
+        for _ in range(1_000):
+            of.collect()
+            now += 0.01
+    finally:
+        gc.callbacks.remove(note)
+    assert collected[0] == 100.003
+    assert 0.02 < len(collected) * 0.003 / (now - 100.0) < 0.04
