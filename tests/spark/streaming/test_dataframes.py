@@ -16,6 +16,7 @@ from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming import dataframes
 from arcbeam.spark.streaming.dataframes import MicroBatchFrames
 from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob, property_of
+from arcbeam.spark.tasks.jobproperties import encoded
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.task.finalizing import Confirmed
@@ -39,7 +40,7 @@ def test_plan_is_reused_unless_data_is_large(spark: SparkSession, tmp_path: Path
         own = replace(order, epoch=2).of_level(
             level, {placed.name for placed in job.physical.layout.at(level)}, job.physical.sides_of[level]
         )
-        assert said(property_of(level)) == Given(own, confirmed).encoded()
+        assert said(property_of(level)) == encoded(Given(own, confirmed))
     # A name that does not compress.
     large = replace(order, shards=(Shard(1, 0, (replace(FILE, name=random.Random(1).randbytes(1 << 18).hex()),)),))
     assert not frames.of(large, confirmed).sameSemantics(one)
@@ -73,7 +74,7 @@ def test_upper_levels_micro_batch_has_their_tasks(spark: SparkSession, tmp_path:
         exchanges.append(text.count("Repartition"))
         for level in range(3):
             own = order.of_level(level, {placed.name for placed in physical.layout.at(level)}, physical.sides_of[level])
-            assert said(property_of(level)) == (Given(own, confirmed).encoded() if level >= first else None)
+            assert said(property_of(level)) == (encoded(Given(own, confirmed)) if level >= first else None)
     assert exchanges == [2, 1, 0, 1, 2]
 
 
@@ -88,7 +89,7 @@ def test_large_micro_batch_has_order_per_level(
         return LevelTask(location, level, own)
 
     monkeypatch.setattr(dataframes, "LevelTask", noted)
-    monkeypatch.setattr(dataframes, "_LONGEST_PROPERTY", 1)
+    monkeypatch.setattr(dataframes, "LONGEST_PROPERTY", 1)
     frames = MicroBatchFrames(
         spark, StreamingJob("job", physical, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
     )
@@ -111,6 +112,6 @@ def test_limit_counts_all_levels_together(spark: SparkSession, tmp_path: Path, m
     frames.of(order, ())
     lengths = [len(spark.sparkContext.getLocalProperty(property_of(level)) or "") for level in range(3)]
     for limit, fits in ((sum(lengths), True), (sum(lengths) - 1, False)):
-        monkeypatch.setattr(dataframes, "_LONGEST_PROPERTY", limit)
+        monkeypatch.setattr(dataframes, "LONGEST_PROPERTY", limit)
         frames.of(order, ())
         assert [spark.sparkContext.getLocalProperty(property_of(level)) is not None for level in range(3)] == [fits] * 3

@@ -17,9 +17,9 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -401,11 +401,13 @@ def pooled(spark: SparkSession, job: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
+def tagged(
+    spark: SparkSession, job: str, about: str = "", more: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[None]:
     """Mark the Spark jobs that this thread starts as `job`'s, for `interrupt` and for Spark's UI.
 
     In the UI they have the job as their group, and `about` as their description. A Connect server sets its own
-    description, so `about` is another tag there.
+    description, so `about` is another tag there. It has no local properties, and `more` are further ones.
     """
     tag, description = _tag(job), _tagged_text(about or job)
     before: dict[str, Any] = {}
@@ -416,7 +418,7 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
     else:
         context = spark.sparkContext
         context.addJobTag(tag)
-        properties = {_GROUP: job, _DESCRIPTION: about or job}
+        properties = {_GROUP: job, _DESCRIPTION: about or job, **more}
         if (pool := _pools.get(job)) is not None:
             properties[_POOL] = f"arcbeam-{pool}"
         # For a bounded job this is the caller's own thread, which may have set properties before.

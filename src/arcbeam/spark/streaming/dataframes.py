@@ -13,18 +13,15 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from arcbeam.sizes import threshold
 from arcbeam.spark.session.remote import is_connect
 from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob, property_of
 from arcbeam.spark.streaming.rows import ORDER, SCHEMA
 from arcbeam.spark.tasks.failure import Guarded
+from arcbeam.spark.tasks.jobproperties import LONGEST_PROPERTY, encoded
 from arcbeam.streaming.assignment import SampleOrder, TaskAssignment
 from arcbeam.streaming.task.finalizing import Confirmed
 
 _ROW = StructType([StructField(f.name, BinaryType() if f.name == "blob" else IntegerType()) for f in SCHEMA])
-
-_LONGEST_PROPERTY = threshold(1 << 18)
-"""Bytes. A property is sent with each task separately; larger data goes into the plan, as a broadcast."""
 
 
 class MicroBatchFrames:
@@ -53,8 +50,8 @@ class MicroBatchFrames:
             given.append(Given(order.of_level(level, stages, sides), confirmed, sampled))
         if is_connect(self._spark):
             return self._built(first, given)
-        texts = [each.encoded() for each in given]
-        fits = sum(map(len, texts)) <= _LONGEST_PROPERTY
+        texts = [encoded(each) for each in given]
+        fits = sum(map(len, texts)) <= LONGEST_PROPERTY
         for level, text in enumerate([*[None] * first, *texts]):
             self._spark.sparkContext.setLocalProperty(property_of(level), text if fits else None)  # type: ignore[arg-type]
         if not fits:

@@ -6,11 +6,9 @@ Owns the data that such a task receives and reports, and the callbacks that wait
 
 from __future__ import annotations
 
-import base64
 import pickle
 import uuid
 import warnings
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -37,7 +35,7 @@ from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, Sent, packing
 from arcbeam.spark.streaming.sampling import Sampling
-from arcbeam.spark.tasks import failure, lostattempts, workerlog
+from arcbeam.spark.tasks import failure, jobproperties, lostattempts, workerlog
 from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
@@ -191,23 +189,6 @@ class Given:
     confirmed: tuple[Confirmed, ...] = ()
     samples: tuple[SampleOrder, ...] = ()
 
-    def encoded(self) -> str:
-        """Return it as text, for a property of a Spark job."""
-        return base64.b64encode(zlib.compress(pickle.dumps(self, protocol=5), 1)).decode()
-
-    @staticmethod
-    def of_spark_job(level: int) -> Given:
-        """Read it from a property of the Spark job to which the current task belongs."""
-        context = TaskContext.get()
-        text = None if context is None else context.getLocalProperty(property_of(level))
-        if text is None:
-            raise RuntimeError(
-                f"the Spark job has no property {property_of(level)!r} with the assignment of level {level}"
-            )
-        given = pickle.loads(zlib.decompress(base64.b64decode(text)))
-        assert isinstance(given, Given)
-        return given
-
 
 def property_of(level: int) -> str:
     """Return the name of the Spark job's property with the data of a micro-batch for the tasks of a level."""
@@ -230,7 +211,7 @@ class LevelTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the task: `mapInArrow` calls this."""
-        given = self.given or Given.of_spark_job(self.level)
+        given: Given = self.given or jobproperties.of_spark_job(property_of(self.level))
         plan = given.order.plan
         context = TaskContext.get()
         number = context.attemptNumber() if context is not None else 0

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -49,6 +50,7 @@ def collected(
     about: str = "",
     stage: str = "",
     given_up: threading.Event | None = None,
+    properties: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Any]:
     """Return the rows of a data frame.
 
@@ -61,12 +63,13 @@ def collected(
         about: a description for Spark's UI (default: the job).
         stage: the stage whose recorded errors count; "": all stages.
         given_up: set when the caller does not need the rows any more.
+        properties: see `jobproperties`.
 
     Raises:
         ArcbeamError: the Spark job failed; see `failure.as_job_failure`.
     """
     try:
-        with tagged(spark, job, about), _ending_at_first_error(spark, job, location, stage, given_up):
+        with tagged(spark, job, about, properties), _ending_at_first_error(spark, job, location, stage, given_up):
             return frame.collect()
     except Exception as e:
         # These errors already decide whether Spark's own text adds something.

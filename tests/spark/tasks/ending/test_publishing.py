@@ -11,10 +11,13 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from arcbeam.io import Publish, Publisher
+from arcbeam.model.plan import Stage
+from arcbeam.spark.tasks import jobproperties
 from arcbeam.spark.tasks.ending import publishing
-from arcbeam.spark.tasks.ending.publishing import Call, Publishers, PublishTask
+from arcbeam.spark.tasks.ending.publishing import Call, Publishers, PublishOrder, PublishTask
 from arcbeam.store.jobtemp.location import JobLocation
 from tests.harness.drive import Driven
 from tests.notes import note, noted
@@ -43,6 +46,16 @@ class Noting(Publisher):
         note((sorted(committables), self.again), self._folder)
 
 
+def _staged(folder: Path) -> tuple[Driven, Stage, str, tuple[bytes, ...]]:
+    """Return a run pipeline that publishes, its stage, its publisher, and what is to be published."""
+    (folder / "notes").mkdir()
+    with Driven() as p:
+        _ = p | beam.Create([1, 2]) | Publish(Noting(str(folder / "notes")))
+    (stage,) = (stage for stage in p.plan.stages if stage.publishers)
+    (name,) = stage.publishers
+    return p, stage, name, tuple(each for report in p.reports for each in report.committables.get(name, ()))
+
+
 @pytest.mark.contract("END-01")
 @pytest.mark.parametrize(
     ("attempt", "again", "expected"),
@@ -52,17 +65,36 @@ def test_second_attempt_of_a_task_publishes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: int | None, again: bool, expected: bool
 ) -> None:
     """Spark runs a task that failed again without a word to the driver."""
-    (tmp_path / "notes").mkdir()
-    with Driven() as p:
-        _ = p | beam.Create([1, 2]) | Publish(Noting(str(tmp_path / "notes")))
-    (stage,) = (stage for stage in p.plan.stages if stage.publishers)
-    (name,) = stage.publishers
-    committables = tuple(each for report in p.reports for each in report.committables.get(name, ()))
+    _, stage, name, committables = _staged(tmp_path)
     location = JobLocation(str(tmp_path / "temp"))
     location.put_bytes("publishers", pickle.dumps(Publishers("job", {name: stage}, quick=False, worker_setup=None)))
     context = None if attempt is None else SimpleNamespace(attemptNumber=lambda: attempt)
     monkeypatch.setattr(publishing, "TaskContext", SimpleNamespace(get=lambda: context))
-    task = PublishTask(location, (Call(name, committables, again),), "publish-0", last=True)
+    task = PublishTask(location, PublishOrder((Call(name, committables, again),), "publish-0", last=True))
     (answer,) = task(iter([pa.RecordBatch.from_pydict({"id": [0]})]))
     assert answer.to_pydict() == {"warnings": [[]], "holder": [None]}
     assert noted(tmp_path / "notes") == [([1, 2], expected)]
+
+
+def test_micro_batches_publish_with_one_plan_unless_data_is_large(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[PublishOrder | None] = []
+
+    def planned(location: JobLocation, order: PublishOrder | None) -> PublishTask:
+        plans.append(order)
+        return PublishTask(location, order)
+
+    monkeypatch.setattr(publishing, "PublishTask", planned)
+    p, _, name, committables = _staged(tmp_path)
+    of = publishing.SparkPublishing(
+        spark, p.plan, "job", JobLocation(str(tmp_path / "temp")), 2, quick=False, worker_setup=None
+    )
+    for again in (False, True, False):
+        of.publish([(name, each) for each in committables], again=again)
+    assert plans == [None]
+    assert spark.sparkContext.getLocalProperty("arcbeam.publish") is None, "the thread's later jobs are not publishing"
+    monkeypatch.setattr(jobproperties, "LONGEST_PROPERTY", 1)
+    of.publish([(name, each) for each in committables], again=False)
+    assert plans == [None, PublishOrder((Call(name, committables),), "publish-3", last=False)]
+    assert noted(tmp_path / "notes") == [([1, 2], again) for again in (False, True, False, False)]

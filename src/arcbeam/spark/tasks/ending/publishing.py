@@ -26,22 +26,26 @@ from arcbeam.model import texts
 from arcbeam.model.plan import Plan, Stage
 from arcbeam.sizes import cache_size, threshold
 from arcbeam.spark.session.loopback import enable_quickack
-from arcbeam.spark.tasks import failure, workerlog
+from arcbeam.spark.session.remote import is_connect
+from arcbeam.spark.tasks import failure, jobproperties, workerlog
 from arcbeam.spark.tasks.collecting import collected
 from arcbeam.spark.tasks.failure import Guarded
 from arcbeam.spark.tasks.openstages import open_stages, publishing, worker_name
 from arcbeam.store.jobtemp.location import JobLocation
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _LOG = logging.getLogger("arcbeam.publish")
 
 _PUBLISHERS: Final = "publishers"
+_PROPERTY: Final = "arcbeam.publish"
+"""The Spark job's property with its `PublishOrder`."""
 _TOGETHER: Final = threshold(256)
 """Maximum committables of one call."""
 _SWEEP_SECONDS: Final = 60.0
 """For the last sweep, after the job's work has ended."""
+_MOST_FRAMES: Final = cache_size(8)
 _MOST_WARNINGS: Final = 20
 """Maximum warnings of one call that are reported."""
 
@@ -101,27 +105,39 @@ _known: OrderedDict[str, Publishers] = OrderedDict()
 
 
 @dataclass(frozen=True, slots=True)
-class PublishTask:
-    """Makes calls; pickled into the plan of their Spark job.
+class PublishOrder:
+    """What a Spark job has to publish.
 
     Attributes:
-        location: the job's temporary location.
         calls: all calls; a task makes those whose numbers it receives.
         run: name of this run; errors are recorded under it.
         last: whether no other calls follow. If so, the task closes what is open.
     """
 
-    location: JobLocation
     calls: tuple[Call, ...]
     run: str
     last: bool
 
+
+@dataclass(frozen=True, slots=True)
+class PublishTask:
+    """Makes calls; pickled into the plan of their Spark job.
+
+    Attributes:
+        location: the job's temporary location.
+        order: what to publish; None: it is in a property of the Spark job.
+    """
+
+    location: JobLocation
+    order: PublishOrder | None = None
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the task: `mapInArrow` calls this. A row has warnings, and the worker's name if it must tear down."""
+        order: PublishOrder = self.order or jobproperties.of_spark_job(_PROPERTY)
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-        texts_of_calls = [text for number in numbers for text in self._made(self.calls[number])]
+        texts_of_calls = [text for number in numbers for text in self._made(order.calls[number], order.run)]
         job = publishing(self._read().job)
-        if self.last:
+        if order.last:
             open_stages.close_job(job)
         holds = any(publisher.needs_teardown() for publisher in open_stages.of(job))
         yield pa.RecordBatch.from_arrays(
@@ -143,7 +159,7 @@ class PublishTask:
         _known.move_to_end(self.location.url)
         return found
 
-    def _made(self, call: Call) -> list[str]:
+    def _made(self, call: Call, run: str) -> list[str]:
         publishers = self._read()
         if publishers.quick:
             enable_quickack()
@@ -168,7 +184,7 @@ class PublishTask:
         except BaseException as e:
             open_stages.close_job(publishing(publishers.job))
             described = usererrors.described(e, call.publisher)
-            raise e if described is None else failure.record(self.location, self.run, described) from None
+            raise e if described is None else failure.record(self.location, run, described) from None
         found = dict.fromkeys(texts.said(str, each.message) for each in caught)
         return [f"{call.publisher}: {text}" for text in list(found)[:_MOST_WARNINGS]]
 
@@ -221,12 +237,15 @@ class SparkPublishing:
         self._stages = {name: stage for stage in plan.stages for name in stage.publishers}
         self._publishers: Publishers | None = Publishers(job, self._stages, quick, worker_setup)
         self._runs = itertools.count()
+        # By the number of calls.
+        self._frames: OrderedDict[int, DataFrame] = OrderedDict()
         self._given_up = threading.Event()
         self.holders: set[str] = set()
 
     def use(self, spark: SparkSession) -> None:
         """Use another session instead of one that was lost."""
         self._spark = spark
+        self._frames.clear()
 
     def publish(self, committables: Iterable[tuple[str, bytes]], *, again: bool) -> list[str]:
         """Publish all of them; callable from any thread, one call at a time.
@@ -283,21 +302,38 @@ class SparkPublishing:
         if self._publishers is not None:
             self._location.put_bytes(_PUBLISHERS, pickle.dumps(self._publishers, protocol=5))
             self._publishers = None
-        run = f"publish-{next(self._runs)}"
-        task = PublishTask(self._location, tuple(calls), run, last)
-        frame = self._spark.range(0, len(calls), 1, min(len(calls), self._slots)).mapInArrow(
-            Guarded(task).__call__, "warnings array<string>, holder string"
-        )
+        order = PublishOrder(tuple(calls), f"publish-{next(self._runs)}", last)
+        text = None if is_connect(self._spark) else jobproperties.encoded(order)
+        if text is not None and len(text) > jobproperties.LONGEST_PROPERTY:
+            text = None
         rows = collected(
             self._spark,
-            frame,
+            self._frame(order, has_property=text is not None),
             # Not the job's own tag: interrupting a micro-batch's Spark job must not interrupt this one.
             publishing(self._job),
             self._location,
             sorted({call.publisher for call in calls}),
             about=f"{self._plan}: publish",
-            stage=run,
+            stage=order.run,
             given_up=given_up or self._given_up,
+            properties={} if text is None else {_PROPERTY: text},
         )
         self.holders |= {str(row["holder"]) for row in rows if row["holder"] is not None}
         return [str(text) for row in rows for text in row["warnings"]]
+
+    def _frame(self, order: PublishOrder, *, has_property: bool) -> DataFrame:
+        """Return the data frame of a Spark job. Those with a property share one, which Spark plans once."""
+        count = len(order.calls)
+        if not has_property:
+            return self._built(count, order)
+        if count not in self._frames:
+            self._frames[count] = self._built(count, None)
+            while len(self._frames) > _MOST_FRAMES:
+                self._frames.popitem(last=False)
+        return self._frames[count]
+
+    def _built(self, calls: int, order: PublishOrder | None) -> DataFrame:
+        frame: DataFrame = self._spark.range(0, calls, 1, min(calls, self._slots)).mapInArrow(
+            Guarded(PublishTask(self._location, order)).__call__, "warnings array<string>, holder string"
+        )
+        return frame
