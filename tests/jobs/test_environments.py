@@ -108,6 +108,30 @@ def test_requested_container_is_not_replaced(requested: str) -> None:
     assert runner_pb.Pipeline.FromString(data).components.environments["env-a"] == PYTHON
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (EXTERNAL, "the SDK workers at "),
+        (PROCESS, "the command '"),
+        (IMAGE, "the container image 'my/image:1'"),
+        (any_of(IMAGE, PROCESS), "the container image 'my/image:1'"),
+    ],
+    ids=["external", "process", "docker", "any of"],
+)
+def test_workers_are_refused_where_all_is_embedded(given: Any, shown: str) -> None:
+    with pytest.raises(UnsupportedPipelineError) as refused:
+        runnable(pipeline(a=given, b=PYTHON).SerializeToString(), HERE, workers=False)
+    (item,) = refused.value.items
+    assert (item.transform, item.what.startswith(shown)) == ("Step a", True), item
+    assert "arcbeam serve" in item.remedy
+
+
+def test_embedded_alternative_is_chosen_where_all_is_embedded() -> None:
+    data = runnable(pipeline(a=any_of(IMAGE, PYTHON)).SerializeToString(), HERE, workers=False)
+    found = runner_pb.Pipeline.FromString(data).components.environments["env-a"]
+    assert found.urn == python_urns.EMBEDDED_PYTHON
+
+
 def test_environments_with_workers_name_their_files_by_content() -> None:
     given = pipeline(a=PROCESS, b=EMBEDDED)
     for environment in given.components.environments.values():

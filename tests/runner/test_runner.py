@@ -12,10 +12,11 @@ import apache_beam as beam
 import pytest
 from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.expansion_service import ExpansionServiceServicer
 from apache_beam.testing.util import assert_that, equal_to
 
 from arcbeam import ArcbeamRunner
-from arcbeam.errors import InvalidPipelineError, UserCodeError
+from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError, UserCodeError
 from arcbeam.runner.runner import script_name
 
 
@@ -57,6 +58,59 @@ def test_environment_of_a_job_server_is_refused() -> None:
         InvalidPipelineError, match=r"(?s)--environment_type=LOOPBACK is for job servers.*arcbeam serve"
     ):
         p.run()
+
+
+def double(n: int) -> int:
+    return 2 * n
+
+
+@beam.PTransform.register_urn("arcbeam:test:runner:double:v1", None)
+class Doubled(beam.PTransform):
+    def expand(self, pcoll: beam.PCollection[int]) -> beam.PCollection[int]:
+        return pcoll | beam.Map(double).with_output_types(int)
+
+    def to_runner_api_parameter(self, context: object) -> tuple[str, None]:
+        return "arcbeam:test:runner:double:v1", None
+
+    @staticmethod
+    def from_runner_api_parameter(*_: object) -> Doubled:
+        return Doubled()
+
+
+def _expanded(*environment: str) -> beam.Pipeline:
+    """Return a pipeline with a transform of an expansion service, which runs in an environment."""
+    options = [*environment, "--experiments=disable_logging_submission_environment", "--sdk_location=container"]
+    service = ExpansionServiceServicer(PipelineOptions(list(options)))
+    p = _pipeline()
+    numbers = p | beam.Create([1, 2]) | beam.Map(lambda n: n).with_output_types(int)
+    doubled = numbers | "Other" >> beam.ExternalTransform("arcbeam:test:runner:double:v1", None, service)
+    assert_that(doubled, equal_to([2, 4]))
+    return p
+
+
+@pytest.mark.contract("IO-01", "API-08")
+@pytest.mark.parametrize(
+    ("environment", "shown"),
+    [
+        (["--environment_type=DOCKER", "--environment_config=my/java:1"], "the container image 'my/java:1'"),
+        (["--environment_type=EXTERNAL", "--environment_config=localhost:7"], "the SDK workers at localhost:7"),
+        (["--environment_type=PROCESS", '--environment_config={"command": "/opt/boot"}'], "the command '/opt/boot'"),
+    ],
+    ids=["docker", "external", "process"],
+)
+def test_expanded_transform_with_own_workers_is_refused(environment: list[str], shown: str) -> None:
+    p = _expanded(*environment)
+    with pytest.raises(UnsupportedPipelineError) as refused:
+        p.run()
+    assert {item.transform.partition("/")[0] for item in refused.value.items} == {"Other"}
+    assert str(refused.value).count(shown) == len(refused.value.items)
+    assert "arcbeam serve" in str(refused.value)
+
+
+@pytest.mark.contract("IO-01")
+@pytest.mark.usefixtures("spark")
+def test_expanded_python_transform_runs_in_sparks_workers() -> None:
+    assert _expanded("--environment_type=DOCKER").run().wait_until_finish() == "DONE"
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,17 @@ def test_container_needs_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     check_startable(DOCKER, "", local=False)  # only the executors know
 
 
+@pytest.mark.parametrize(("requested", "offers_option"), [("", True), ("DOCKER", True), ("LOOPBACK", False)])
+def test_machine_without_docker_names_alternatives(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, requested: str, offers_option: bool
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidPipelineError, match="containers cannot run here: there is no command 'docker'") as error:
+        check_startable(DOCKER, requested, local=True)
+    assert ("--environment_type" in error.value.remedy) == offers_option
+    assert "--alsoStartLoopbackWorker" in error.value.remedy
+
+
 def process(command: str, path: str = "") -> Any:
     env = {"PATH": path} if path else {}
     return pipeline("beam:env:process:v1", runner_pb.ProcessPayload(command=command, env=env))

@@ -28,6 +28,10 @@ _IMAGE = re.compile(r"apache/beam_(?P<language>[a-z]+)(?P<language_version>[0-9.
 EMBEDDED_TYPE: str = python_urns.EMBEDDED_PYTHON
 """The value for `--environment_type`: the SDK has short names for other environments only."""
 _EMBEDDED_REMEDY = f"use --environment_type={EMBEDDED_TYPE}"
+_SERVER_REMEDY = (
+    "start `arcbeam serve`, and submit with --runner=PortableRunner --job_endpoint=localhost:8099 "
+    f"--environment_type={EMBEDDED_TYPE}"
+)
 
 _ENV = common_urns.environments
 _WITH_WORKERS = (_ENV.EXTERNAL.urn, _ENV.PROCESS.urn, _ENV.DOCKER.urn)
@@ -59,7 +63,7 @@ class Sdk:
         return f"Python {self.python} and Beam {self.beam}"
 
 
-def runnable(pipeline: bytes, here: Sdk | None = None, requested: str = "") -> bytes:
+def runnable(pipeline: bytes, here: Sdk | None = None, requested: str = "", *, workers: bool = True) -> bytes:
     """Choose the environments in which a pipeline runs.
 
     Embedded Python environments are replaced by the embedded one if their versions of Python and Beam are the same; so
@@ -72,6 +76,7 @@ def runnable(pipeline: bytes, here: Sdk | None = None, requested: str = "") -> b
         pipeline: a serialized Pipeline proto.
         here: the SDK of the workers (default: that of this process).
         requested: the option `environment_type`; "" if it is not set.
+        workers: whether transforms may run in SDK workers; else all must be embedded.
 
     Returns:
         The rewritten pipeline, serialized.
@@ -94,7 +99,7 @@ def runnable(pipeline: bytes, here: Sdk | None = None, requested: str = "") -> b
     for id in list(found):
         try:
             candidates = list(_expanded(found[id]))
-            refusals = [_refusal(candidate, here) for candidate in candidates]
+            refusals = [_refusal(candidate, here, workers=workers) for candidate in candidates]
         except DecodeError as e:
             raise InvalidPipelineError(f"the payload of environment '{id}' is malformed: {e}") from e
         can_run = [each for each, refusal in zip(candidates, refusals, strict=True) if refusal is None]
@@ -182,8 +187,25 @@ def _expanded(environment: Any) -> Iterator[Any]:
         yield from _expanded(each)
 
 
-def _refusal(environment: Any, here: Sdk) -> _Refusal | None:
-    """Return why transforms cannot run in an environment; None if they can."""
+def _refusal(environment: Any, here: Sdk, *, workers: bool) -> _Refusal | None:
+    """Return why transforms cannot run in an environment; None if they can. Workers: see `runnable`."""
+    refusal = _invalid(environment, here)
+    if refusal is not None or workers or not _rank(environment, here, keep_docker=False):
+        return refusal
+    return _Refusal(f"{_shown(environment)}, which only a job server runs", _SERVER_REMEDY)
+
+
+def _shown(environment: Any) -> str:
+    """Return the name of an environment that has workers of its own."""
+    if environment.urn == _ENV.DOCKER.urn:
+        return f"the container image '{runner_pb.DockerPayload.FromString(environment.payload).container_image}'"
+    if environment.urn == _ENV.PROCESS.urn:
+        return f"the command '{runner_pb.ProcessPayload.FromString(environment.payload).command}'"
+    return f"the SDK workers at {runner_pb.ExternalPayload.FromString(environment.payload).endpoint.url}"
+
+
+def _invalid(environment: Any, here: Sdk) -> _Refusal | None:
+    """Return why no transforms can run in an environment on any runner of arcbeam."""
     urn = environment.urn
     images = [
         c.removeprefix(_VERSION_CAPABILITY) for c in environment.capabilities if c.startswith(_VERSION_CAPABILITY)

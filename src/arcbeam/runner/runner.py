@@ -19,6 +19,7 @@ from apache_beam.transforms import core
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.harness.encoding.script.mainmodule import MainModule
 from arcbeam.harness.encoding.script.names import referred_to, words_in
+from arcbeam.jobs.environments import runnable
 from arcbeam.options import ArcbeamOptions, given
 from arcbeam.runner.job import Job, session_options
 from arcbeam.runner.jobgraph import job_graph_to_store
@@ -26,7 +27,7 @@ from arcbeam.runner.result import ArcbeamResult
 from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import staged_by, worker_setup_for
 from arcbeam.store.blobs.claims import work_folder
-from arcbeam.translate.proto import has_unbounded_input, leaves, pipeline_proto, plan_of
+from arcbeam.translate.proto import has_unbounded_input, leaves, merged, parsed, pipeline_proto, plan_of
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -60,7 +61,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         """
         ours = options.view_as(ArcbeamOptions)
         _check_environment(options)
-        proto = pipeline_proto(pipeline, options)
+        proto = _all_embedded(pipeline_proto(pipeline, options))
         name = options.view_as(GoogleCloudOptions).job_name or script_name() or "beam"
         plan = plan_of(proto, ours, name=name, drain=self._is_drain)
         if self._is_interactive and has_unbounded_input(proto):
@@ -94,6 +95,17 @@ def _check_environment(options: PipelineOptions) -> None:
             f"--environment_type={asked} is for job servers; ArcbeamRunner runs user code in Spark's Python workers",
             "omit it, or submit with --runner=PortableRunner to a job server: arcbeam serve",
         )
+
+
+def _all_embedded(proto: Any) -> Any:
+    """Return a pipeline in which this process's environment replaces equal ones, which expansion services bring.
+
+    Raises:
+        UnsupportedPipelineError: transforms need other environments; it lists all of them.
+    """
+    if all(each.urn == EMBEDDED_PYTHON for each in proto.components.environments.values()):
+        return proto
+    return merged(parsed(runnable(proto.SerializeToString(), workers=False)))
 
 
 def _script_for(serialized: bytes, pickle_library: str) -> MainModule:

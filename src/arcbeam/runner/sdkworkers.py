@@ -58,11 +58,21 @@ def check_startable(
             image = runner_pb.DockerPayload.FromString(environment.payload).container_image
             raise InvalidPipelineError(
                 f"the pipeline needs the container image '{image}', but containers cannot run here: {problem}",
-                "start the Docker daemon; or set --environment_type to LOOPBACK, PROCESS or, for Python, to "
-                f"{EMBEDDED_TYPE}",
+                _without_docker(requested),
             )
         elif environment.urn == _URNS.PROCESS.urn and local:
             _check_command(runner_pb.ProcessPayload.FromString(environment.payload), inherits)
+
+
+def _without_docker(requested: str) -> str:
+    """Return what to do on a machine that runs no containers."""
+    expanded = "start the expansion service that gave the image with own workers (Java's: --alsoStartLoopbackWorker)"
+    if requested not in ("", "DOCKER"):  # the option has set another environment, so the image is not the submitter's
+        return f"start the Docker daemon; or {expanded}"
+    return (
+        f"start the Docker daemon; or set --environment_type to LOOPBACK, PROCESS or, for Python, to {EMBEDDED_TYPE}; "
+        f"or, for a transform of another SDK in the pipeline, {expanded}"
+    )
 
 
 def how_to_restart(requested: str, folder: str | None) -> str:
