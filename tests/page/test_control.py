@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from arcbeam.errors import RequestRefusedError
 from arcbeam.page.app import app_of
-from arcbeam.page.control import Operation, Operations, allowed, not_now
+from arcbeam.page.control import _KEPT, Operation, Operations, allowed, not_now
 from arcbeam.page.sources import Control, FolderSource, Listed
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
@@ -128,6 +128,34 @@ def test_request_that_has_ended_does_not_begin_again(refused: bool) -> None:
     operations.begin("2", "a", Asked.DRAIN, call)
     assert ended("2") == first
     assert calls == ["call", "call"]
+
+
+def test_forgotten_request_does_not_begin_again() -> None:
+    operations, calls = Operations(), list[str]()
+
+    def call() -> str:
+        calls.append("call")
+        return "done so"
+
+    numbers = [operations.new() for _ in range(2 * _KEPT + 2)]
+    sent = [numbers[0], *numbers[2:]]
+    for number in sent:
+        operations.begin(number, "a", Asked.DRAIN, call)
+        deadline = time.monotonic() + 10
+        while operations.get(number) == Operation(Asked.DRAIN, "a"):
+            assert time.monotonic() < deadline
+    assert operations.get(numbers[0]) is None
+    # The second was never sent, but nothing can tell.
+    for number in numbers[:2]:
+        operations.begin(number, "a", Asked.DRAIN, call)
+        refused = operations.get(number)
+        assert refused is not None
+        assert (refused.state, refused.remedy) == ("refused", "open it again")
+    assert len(calls) == len(sent)
+    newest = operations.new()
+    operations.begin(newest, "a", Asked.DRAIN, call)
+    assert operations.get(newest) is not None
+    assert operations.get(newest) != refused
 
 
 @pytest.mark.parametrize("what", EVERY)

@@ -6,6 +6,7 @@ command line: a file in the job's folder, or a call of its job server. Must not 
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 import time
@@ -34,7 +35,7 @@ from arcbeam.store.log.savepoints import path_of, split_path
 from arcbeam.streaming.status.words import has_program, shown, silent
 
 _KEPT: Final = 200
-"""Requests that are remembered, with their results."""
+"""Requests whose results are remembered."""
 WAIT_SECONDS: Final = 60.0
 """How long a request waits for its job."""
 
@@ -182,19 +183,29 @@ class Operation:
     remedy: str = ""
 
 
+_TOO_OLD: Final = partial(
+    Operation, state="refused", text="the form is too old; it may have been sent before", remedy="open it again"
+)
+
+
 class Operations:
-    """The requests of this page's users, each on a thread of its own, so that no viewer waits."""
+    """The requests of this page's users, each on a thread of its own, so that no viewer waits.
+
+    Invariant: a request that is forgotten is not newer than `_forgotten`, in the order of `new`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Operation] = OrderedDict()
+        self._numbers = itertools.count(1)
+        self._forgotten = 0
 
     def new(self) -> str:
         """Return the number of a further request. A form has one, so that sending it twice does nothing twice."""
-        return f"{time.time_ns():x}-{secrets.token_hex(8)}"
+        return f"{next(self._numbers)}-{secrets.token_hex(8)}"
 
     def begin(self, number: str, job: str, what: Asked, call: Callable[[], str]) -> None:
-        """Begin a request, unless one of this number has begun.
+        """Begin a request, unless one of this number has begun. If that may be forgotten, it is refused.
 
         Args:
             number: from `new`.
@@ -205,9 +216,12 @@ class Operations:
         with self._lock:
             if number in self._known:
                 return
-            self._known[number] = Operation(what, job)
+            is_old = _place(number) <= self._forgotten
+            self._known[number] = _TOO_OLD(what, job) if is_old else Operation(what, job)
             while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
+                self._forgotten = max(self._forgotten, _place(self._known.popitem(last=False)[0]))
+            if is_old:
+                return
 
         def work() -> None:
             try:
@@ -226,6 +240,11 @@ class Operations:
         """Return a request; None if there is no such request, or it is forgotten."""
         with self._lock:
             return self._known.get(number)
+
+
+def _place(number: str) -> int:
+    """Return which of all numbers of a process it is."""
+    return int(number.partition("-")[0])
 
 
 def carry_out(control: Control, what: Asked, name: str, program: bool = True) -> str:
