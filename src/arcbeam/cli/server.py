@@ -84,13 +84,12 @@ def serving(
         page: int | None,
         options: tuple[str, ...],
     ) -> None:
-        """Serve Beam's Job API. Submit a pipeline with --runner=PortableRunner --job_endpoint=localhost:PORT.
+        """Serve Beam's Job API. Submit a pipeline with --runner=arcbeam.ArcbeamRunner --job_endpoint=localhost:PORT.
 
         PIPELINE_OPTIONS after a -- are for jobs that do not set them: `arcbeam serve -- --shards=8`. Ctrl-C or
         SIGTERM stops the server. It cancels running batch jobs. It suspends streaming jobs, or does what their
         --on_sigterm says; they resume when the server starts again. A second signal cancels streaming jobs, too.
         """
-        from arcbeam.jobs.environments import EMBEDDED_TYPE
         from arcbeam.jobs.server import JobServer, ServerSettings
 
         settings = ServerSettings(
@@ -119,8 +118,7 @@ def serving(
                 jobs_known(server)
                 out.text(
                     f"serving Beam's Job API on {server.endpoint}\n"
-                    f"  run a pipeline: --runner=PortableRunner --job_endpoint={server.endpoint} "
-                    f"--environment_type={EMBEDDED_TYPE}\n"
+                    f"  run a pipeline: --runner=arcbeam.ArcbeamRunner --job_endpoint={server.endpoint}\n"
                     + (f"  the page is at {shown}\n" if shown else "")
                     + "  stop: Ctrl-C",
                     endpoint=server.endpoint,

@@ -81,7 +81,8 @@ class FileKind(Enum):
     """The use of a staged file, as in the start-up of the Python SDK's worker.
 
     PACKAGES_LIST is `extra_packages.txt`: the names of staged packages to install, one a line. FILE is any other file:
-    such packages, cached requirements, files that the user staged.
+    such packages, cached requirements, files that the user staged. SCRIPT describes the submitter's script; only
+    `runner.submission` sends it.
     """
 
     MAIN_SESSION = "pickled_main_session"
@@ -89,6 +90,7 @@ class FileKind(Enum):
     SETUP_PACKAGE = "workflow.tar.gz"
     PACKAGES_LIST = "extra_packages.txt"
     SUBMISSION_ENVIRONMENT = "submission_environment_dependencies.txt"
+    SCRIPT = "arcbeam_script.json"
     PYPI_REQUIREMENTS = ""
     FILE = "*"
 

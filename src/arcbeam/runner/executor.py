@@ -26,6 +26,7 @@ from arcbeam.options import WITHHELD, ArcbeamOptions, completed
 from arcbeam.runner.job import Follower, Job, session_options
 from arcbeam.runner.jobgraph import job_graph_to_store
 from arcbeam.runner.sdkworkers import check_startable, how_to_restart
+from arcbeam.runner.submission import script_of
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.remote import is_connect
 from arcbeam.spark.session.sessions import FAIR, active_session, is_local, open_session, unheeded
@@ -157,7 +158,9 @@ class SparkExecutor(PipelineExecutor):
                 "before, the job continues only when that program is run again",
             )
         sdk_options = struct_of(_own(submission)) if any_workers(proto.components) else b""
-        worker_setup = worker_setup_for(spark, options, _staged(submission), sdk_options=sdk_options)
+        script = script_of(submission)
+        closed, main = (script.closed_outputs, script.main) if script is not None else (None, None)
+        worker_setup = worker_setup_for(spark, options, _staged(submission), closed, main, sdk_options)
         program = None
         if not plan.bounded:
             if not ours.checkpoint_dir and submission.home is not None and is_local(spark):
@@ -338,12 +341,13 @@ def _staged(submission: Submission) -> tuple[Staged, ...]:
     if artifacts is None:
         return ()
     lists = (FileKind.REQUIREMENTS, FileKind.PYPI_REQUIREMENTS)
+    unused = (FileKind.SUBMISSION_ENVIRONMENT, FileKind.SCRIPT)
     pipeline = parsed(runnable(submission.pipeline, requested=environment_type(submission.options)))
     whole = of_workers(pipeline)
     # Embedded parts need the files that their environment has in SDK workers.
     alone = whole - with_parts(pipeline)
     found = [Staged(f.name, f.path, sha256=f.sha256) for f in artifacts.files if whole.intersection(f.environments)]
     for file in artifacts.files:
-        if file.kind is not FileKind.SUBMISSION_ENVIRONMENT and not alone.issuperset(file.environments):
+        if file.kind not in unused and not alone.issuperset(file.environments):
             found.append(Staged(file.name, file.path, file.kind in lists))
     return tuple(found)

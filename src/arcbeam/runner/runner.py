@@ -13,7 +13,7 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions, SetupOptions
 from apache_beam.portability.python_urns import EMBEDDED_PYTHON
-from apache_beam.runners.runner import PipelineRunner
+from apache_beam.runners.runner import PipelineResult, PipelineRunner
 from apache_beam.transforms import core
 
 from arcbeam.errors import InvalidPipelineError
@@ -24,6 +24,7 @@ from arcbeam.options import ArcbeamOptions, given
 from arcbeam.runner.job import Job, session_options
 from arcbeam.runner.jobgraph import job_graph_to_store
 from arcbeam.runner.result import ArcbeamResult
+from arcbeam.runner.submission import environment_of, submit
 from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import staged_by, worker_setup_for
 from arcbeam.store.blobs.claims import work_folder
@@ -34,6 +35,8 @@ _LOG = logging.getLogger("arcbeam")
 
 class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
     """Runs a Beam pipeline on Spark: on the active SparkSession, else on one built from the options.
+
+    With `--job_endpoint`, a job server runs it; the result is then the SDK's own.
 
     Args:
         is_drain: truncate every splittable DoFn, as a drain does.
@@ -51,7 +54,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         """
         self._is_interactive = True
 
-    def run_pipeline(self, pipeline: Any, options: PipelineOptions) -> ArcbeamResult:
+    def run_pipeline(self, pipeline: Any, options: PipelineOptions) -> PipelineResult:
         """Submit the pipeline. An interactive pipeline has ended when this returns.
 
         Raises:
@@ -60,10 +63,12 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             UserCodeError, JobFailedError, …: an interactive pipeline failed.
         """
         ours = options.view_as(ArcbeamOptions)
-        _check_environment(options)
-        proto = _all_embedded(pipeline_proto(pipeline, options))
-        name = options.view_as(GoogleCloudOptions).job_name or script_name() or "beam"
-        plan = plan_of(proto, ours, name=name, drain=self._is_drain)
+        endpoint = options.view_as(PortableOptions).job_endpoint
+        if endpoint:
+            proto = pipeline_proto(pipeline, options, environment_of(options))
+        else:
+            _check_environment(options)
+            proto = _all_embedded(pipeline_proto(pipeline, options))
         if self._is_interactive and has_unbounded_input(proto):
             raise InvalidPipelineError(
                 "InteractiveRunner cannot run a pipeline with an unbounded input on arcbeam: recorded streams are not "
@@ -72,19 +77,35 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             )
         serialized = proto.SerializeToString()
         main = _script_for(serialized, options.view_as(SetupOptions).pickle_library)
-        with work_folder("staging") as folder:
-            files = staged_by(options, folder)
-            spark = open_session(session_options(ours))
-            if ignored := unheeded(spark, session_options(ours)):
-                _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
-            worker_setup = worker_setup_for(spark, options, files, _declared_outputs(pipeline), main)
-        # A pipeline with truncations must not get them again when it is resumed.
-        resumable = not plan.bounded and ours.checkpoint_dir and not self._is_drain
-        program = job_graph_to_store(name, serialized, given(options), worker_setup) if resumable else None
-        result = ArcbeamResult(plan, Job(plan, ours, worker_setup, program=program))
+        declared = _declared_outputs(pipeline)
+        result = (
+            submit(proto, options, main, declared) if endpoint else self._run(proto, serialized, ours, main, declared)
+        )
         if self._is_interactive:
             result.wait_until_finish()
         return result
+
+    def _run(
+        self,
+        proto: Any,
+        serialized: bytes,
+        options: ArcbeamOptions,
+        main: MainModule,
+        declared: dict[str, tuple[str, ...]],
+    ) -> ArcbeamResult:
+        """Start the job in this process."""
+        name = options.view_as(GoogleCloudOptions).job_name or script_name() or "beam"
+        plan = plan_of(proto, options, name=name, drain=self._is_drain)
+        with work_folder("staging") as folder:
+            files = staged_by(options, folder)
+            spark = open_session(session_options(options))
+            if ignored := unheeded(spark, session_options(options)):
+                _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
+            worker_setup = worker_setup_for(spark, options, files, declared, main)
+        # A pipeline with truncations must not get them again when it is resumed.
+        resumable = not plan.bounded and options.checkpoint_dir and not self._is_drain
+        program = job_graph_to_store(name, serialized, given(options), worker_setup) if resumable else None
+        return ArcbeamResult(plan, Job(plan, options, worker_setup, program=program))
 
 
 def _check_environment(options: PipelineOptions) -> None:

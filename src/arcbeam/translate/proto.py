@@ -36,12 +36,13 @@ from arcbeam.translate import workers
 from arcbeam.translate.lower import translate
 
 
-def pipeline_proto(pipeline: Any, options: PipelineOptions | None = None) -> Any:
+def pipeline_proto(pipeline: Any, options: PipelineOptions | None = None, environment: Any = None) -> Any:
     """Return the proto of a pipeline of this process, with the types and coders that runners set.
 
     Args:
         pipeline: `apache_beam.Pipeline`. Sets the types of the inputs of groupings in it.
         options: the options to run with (default: the pipeline's own).
+        environment: the SDK's environment of transforms without one (default: embedded Python, without files).
 
     Raises:
         InvalidPipelineError: the pipeline cannot become a proto; the message names the transform.
@@ -62,7 +63,8 @@ def pipeline_proto(pipeline: Any, options: PipelineOptions | None = None) -> Any
         raise InvalidPipelineError(str(e)) from e
     try:
         with _looking_once(), _main_input_alone():
-            return merged(pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default()))
+            default = environment or EmbeddedPythonEnvironment.default()
+            return merged(pipeline.to_runner_api(default_environment=default))
     except ValueError as e:
         # The SDK's error for a key without a deterministic encoding; it names the transform and the type.
         raise InvalidPipelineError(

@@ -16,7 +16,7 @@ from typing import Any
 
 from arcbeam.errors import ArcbeamError, CoderError, MissingModuleError, Raised, UserCodeError
 from arcbeam.harness.encoding.codererrors import coder_name, shortened
-from arcbeam.harness.encoding.script.mainmodule import reason_missing
+from arcbeam.harness.encoding.script.mainmodule import is_script_known, reason_copied, reason_missing
 from arcbeam.harness.files.filenames import note_file
 from arcbeam.model import texts
 from arcbeam.model.frames import harness_files
@@ -128,6 +128,7 @@ _OF_MAIN = re.compile(
     r"Can't pickle <(?:class|function) '?__main__\.([\w.<>]+)"
     r"|Can't get (?:local )?attribute '([\w.<>]+)'"
     r" on <module '(?:__main__|__mp_main__|(?:arcbeam\.spark|pyspark)\.daemon)'"
+    r"|Can't pickle <.*>: attribute lookup ([\w.]+) on __(?:mp_)?main__ failed"
     r"|NameError: name '(\w+)' is not defined"
 )
 _ANOTHER_COPY = re.compile(r"Can't pickle <function .*it's not the same object as __(?:mp_)?main__\.([\w.]+)")
@@ -137,20 +138,26 @@ def _advice_on_main(what: str) -> str:
     """Return the remedy if a name of the user's script cannot be found by its name; else ""."""
     if copied := _ANOTHER_COPY.search(what):
         return (
-            f"\n  what to do: '{copied[1]}' uses globals that may change, so each transform has its own copy; "
+            f"\n  what to do: '{copied[1]}' {reason_copied(copied[1])}, so each transform has its own copy; "
             "define it in a module that the workers can import (--setup_file, --files_to_stage)"
         )
     named = _OF_MAIN.search(what)
     if not named:
         return ""
-    name = named[1] or named[2] or named[3]
+    name = named[1] or named[2] or named[3] or named[4]
     if reason := reason_missing(name):
         return (
             f"\n  '{name}' of the script was not sent to the workers: {reason}"
             "\n  what to do: make it in setup() or in the function that uses it, or define it in a module"
         )
-    if named[3]:
+    if named[4]:
         return ""
+    if not is_script_known():
+        return (
+            f"\n  what to do: the job server does not have '{name}' of the script; submit with "
+            "--runner=arcbeam.ArcbeamRunner and the same --job_endpoint, or define it in a module that the workers can "
+            "import (--setup_file, --files_to_stage)"
+        )
     return (
         f"\n  what to do: define '{name}' at the top level of the script, or of a module that the "
         "workers can import (--setup_file, --files_to_stage); with --pickle_library=dill, set --save_main_session"

@@ -20,7 +20,7 @@ import sys
 import sysconfig
 import threading
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -72,7 +72,7 @@ def worker_setup_for(
     spark: Any,
     options: PipelineOptions,
     files: Sequence[Staged],
-    closed_outputs: dict[str, tuple[str, ...]] | None = None,
+    closed_outputs: Mapping[str, tuple[str, ...]] | None = None,
     main: MainModule | None = None,
     sdk_options: bytes = b"",
 ) -> WorkerSetup:
@@ -83,7 +83,7 @@ def worker_setup_for(
         options: the pipeline's options.
         files: staged files; see `staged_by`.
         closed_outputs: the output tags of transforms that declare all their tags, by the transform's name.
-        main: the names of the script that made the pipeline, if this process runs it.
+        main: the script that made the pipeline; None if its submitter has not sent it.
         sdk_options: the options for SDK workers, as a serialized Struct.
 
     Raises:
@@ -102,7 +102,7 @@ def worker_setup_for(
         closed_outputs=closed_outputs or {},
         # On one machine, the workers can import from the driver's folders.
         paths=tuple(p for p in sys.path if p and Path(p).is_dir()) if local else (),
-        main=main or MainModule(),
+        main=main or MainModule(is_known=False),
         folder=_current_folder() if local else "",
         sdk_options=sdk_options,
     )

@@ -36,6 +36,7 @@ def record_of(worker_setup: WorkerSetup) -> dict[str, Any]:
         ],
         "unsent": [list(pair) for pair in worker_setup.main.names.unsent],
         "assigned": list(worker_setup.main.names.assigned),
+        "script_known": worker_setup.main.is_known,
         "classes": _texts(known.classes),
         "schemas": _texts(known.schemas),
         "logical_types": _texts(known.logical_types),
@@ -66,7 +67,9 @@ def worker_setup_of(record: Mapping[str, Any], *, local: bool) -> WorkerSetup:
         log_levels=tuple((name, level) for name, level in record.get("log_levels", ())),
         closed_outputs={step: tuple(tags) for step, tags in record.get("closed_outputs", {}).items()},
         paths=tuple(path for path in paths if path and Path(path).is_dir()),
-        main=MainModule(_names(record), _bytes(record.get("main", ())), registered),
+        main=MainModule(
+            _names(record), _bytes(record.get("main", ())), registered, is_known=record.get("script_known", True)
+        ),
         folder=record.get("folder", "") if local else "",
     )
 

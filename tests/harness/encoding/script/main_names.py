@@ -98,8 +98,8 @@ class Scale(beam.DoFn):
         yield Step(str(FACTOR * x), quadrupled)
 
 
-def in_pool(fn: Callable[[int], int], x: int) -> int:
-    with multiprocessing.get_context("fork").Pool(1) as pool:
+def in_pool(fn: Callable[[int], int], x: int, method: str = "fork") -> int:
+    with multiprocessing.get_context(method).Pool(1) as pool:
         return pool.map(fn, [x])[0]
 
 
@@ -132,6 +132,8 @@ def add_made_by_workers(p: Any) -> None:
     check(same, [(True, True), (True, True)], "Same objects")
     pooled = numbers | "In pools" >> beam.Map(lambda i: [in_pool(fn, i) for fn in (doubled, squared, Box("ab"))])
     check(pooled, [[2, 1, 3], [4, 4, 4]], "Pooled")
+    spawned = numbers | "In new processes" >> beam.Map(lambda i: [in_pool(fn, i, "spawn") for fn in (doubled, squared)])
+    check(spawned, [[2, 1], [4, 4]], "Spawned")
     scaled = numbers | "Scale" >> beam.ParDo(Scale()) | "Exchange scaled" >> beam.Reshuffle()
     check(scaled | "Apply scaled" >> beam.Map(lambda step: (step.name, step.fn(3))), [("2", 12), ("4", 12)], "Scaled")
 
@@ -153,6 +155,7 @@ def run(arguments: list[str]) -> None:
     sys.stdout.write(f"held: {error_of(arguments, lambda _: None, BROKEN)}\n")
     sys.stdout.write(f"used: {error_of(arguments, lambda f: f(1), journaled)}\n")
     sys.stdout.write(f"copied: {error_of(arguments, lambda _: number_of, 1)}\n")
+    sys.stdout.write(f"decorated: {error_of(arguments, lambda _: tripled, 1)}\n")
     sys.stdout.write("all found\n")
     sys.stdout.flush()
 

@@ -45,12 +45,13 @@ def test_script_with_own_classes(session: str) -> None:
 @pytest.mark.contract("API-05")
 @pytest.mark.parametrize("method", ["main", "spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_script_with_objects_pickled_by_name(method: str) -> None:
-    held, used, copied, found = _run("main_names.py", method).splitlines()
+    held, used, copied, decorated, found = _run("main_names.py", method).splitlines()
     assert found == "all found"
     assert "InvalidPipelineError: 'BROKEN' of the script cannot be sent to the workers: " in held
     assert "cannot pickle 'generator' object" in held
     assert "'JOURNAL' of the script was not sent to the workers: TypeError: cannot pickle 'generator' object" in used
-    assert "'number_of' uses globals that may change" in copied
+    assert "'number_of' uses values that may change" in copied
+    assert "'tripled' was made by another function, such as a decorator" in decorated
 
 
 @pytest.fixture

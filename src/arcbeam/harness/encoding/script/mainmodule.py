@@ -7,6 +7,7 @@ in a worker. Must not know how the names are sent (`shipping`), nor how they are
 
 from __future__ import annotations
 
+import types
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -28,12 +29,14 @@ class MainModule:
         classes: pairs of a name and a pickled class, in jobs that an older version has stored.
         registered: the SDK's type registries, for this and other modules.
         token: identifies the submission. Jobs share no objects, because user code may change them.
+        is_known: whether the submitter sent its script; the SDK's own submitters to a job server do not.
     """
 
     names: MainNames = field(default_factory=MainNames)
     classes: Pickled = ()
     registered: Registered = field(default_factory=Registered)
     token: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False, repr=False)
+    is_known: bool = True
 
     @staticmethod
     def here(words: frozenset[str] | None = None) -> MainModule:
@@ -51,7 +54,7 @@ class MainModule:
         if entered is not None and entered.token == self.token:
             return False
         known = _jobs.pop(self.token, None)
-        job = known or _Job(space.Space(self.token, self.names))
+        job = known or _Job(space.Space(self.token, self.names), self.is_known)
         _jobs[self.token] = job
         while len(_jobs) > _JOBS_MAX:
             _jobs.popitem(last=False)
@@ -73,10 +76,12 @@ class _Job:
 
     Attributes:
         space: its script.
+        is_known: see `MainModule`.
         types: its registered types.
     """
 
     space: space.Space
+    is_known: bool
     types: LoadedTypes = field(default_factory=LoadedTypes)
 
 
@@ -96,3 +101,21 @@ def reason_missing(name: str) -> str:
     """Return why a name of the script is not in this worker; "" if that is unknown."""
     script = space.current()
     return script.unsent.get(name, "") if script is not None else ""
+
+
+def reason_copied(name: str) -> str:
+    """Return why transforms have copies of a function of the script, as a predicate of its name."""
+    script = space.current()
+    found = script.globals.get(name) if script is not None else None
+    if isinstance(found, types.FunctionType):
+        if found.__closure__:
+            return "was made by another function, such as a decorator"
+        if vars(found):
+            return "has attributes, which may change"
+    return "uses values that may change"
+
+
+def is_script_known() -> bool:
+    """Return whether the submitter of the current job sent its script."""
+    script = space.current()
+    return script is None or _jobs[script.token].is_known

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from arcbeam.harness.encoding.script.names import GLOBALS, MAIN, SCRIPT_MODULES, MainNames
+from arcbeam.harness.encoding.script.spawned import spec_with
 
 _LOG = logging.getLogger("arcbeam.mainmodule")
 
@@ -74,8 +75,7 @@ class Space:
     def __init__(self, token: str, script: MainNames) -> None:
         self.token = token
         self.module = types.ModuleType(MAIN)
-        # A child that user code spawns imports what this names: never the script.
-        self.module.__spec__ = getattr(sys.modules.get(MAIN), "__spec__", None)
+        self.module.__spec__ = spec_with(script)
         self.module.__getattr__ = self.look_up  # type: ignore[method-assign]
         self.names = {of.name: of for of in script.sent}
         self.unsent = dict(script.unsent)
@@ -196,6 +196,13 @@ _current: Space | None = None
 def current() -> Space | None:
     """Return the script of the job whose task runs."""
     return _current
+
+
+def look_up(name: str) -> Any:
+    """Return a value of the current script; see `Space.look_up`."""
+    if _current is None:
+        raise AttributeError(f"module '{MAIN}' has no attribute '{name}'")
+    return _current.look_up(name)
 
 
 def _name_nested(outer: type) -> None:
