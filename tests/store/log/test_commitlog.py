@@ -19,12 +19,10 @@ from arcbeam.store.blobs.errors import (
     IndeterminateError,
     InvalidManifestError,
     JobEndedError,
-    LaterMicroBatchesError,
     StoreError,
 )
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.log.commitlog import CommitLog, Committed, Conflict, Outcome, Unknown
-from arcbeam.store.log.opening import later_micro_batches
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import epoch_name, manifest_name
 from arcbeam.store.manifest.values import (
@@ -39,7 +37,6 @@ from arcbeam.store.manifest.values import (
     StageWatermarks,
 )
 from arcbeam.testing import Faults, UnreliableBlobs
-from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden.texts import check_message
 from tests.store.samples import SHAPE, delta, opened, read_head
 
@@ -275,47 +272,13 @@ def test_resume_from_savepoint_abandons_later_micro_batches(memory: DurableBlobs
         opened(memory, savepoint="after")
     resumed = opened(memory, savepoint="before")
     assert resumed.head.shards == (early,)
-    assert resumed.head.abandoned == (Abandoned(2, 2),)
+    assert resumed.head.abandoned == (Abandoned(2, 2, 1),)
     assert [micro_batch for micro_batch in range(5) if resumed.head.contains(micro_batch)] == [0, 1, 3]
     resumed.propose(resumed.draft(Timestamp(3)))
     again = opened(memory, savepoint="before").head
     assert [micro_batch for micro_batch in range(7) if again.contains(micro_batch)] == [0, 1, 5]
     assert read_manifest(memory, 2).shards != read_head(memory).shards  # type: ignore[union-attr]
     assert [opening.micro_batch for opening in again.openings] == [0, 5], "the one at micro-batch 3 does not lead there"
-
-
-@pytest.mark.contract("STORE-05")
-def test_savepoint_before_committed_micro_batches_needs_the_flag(memory: DurableBlobs) -> None:
-    log = opened(memory)
-    log.propose(log.draft(Timestamp(1), pins=(Pin("before", 1, Timestamp(1)),)))
-    assert opened(memory, savepoint="before", discard=False).head.micro_batch == 2
-    log = opened(memory, savepoint="before", discard=False)
-    assert log.head.micro_batch == 3, "an opening repeats what it follows"
-    for micro_batch in (4, 5):
-        log.propose(log.draft(Timestamp(micro_batch)))
-    stored = files(memory)
-    with pytest.raises(LaterMicroBatchesError, match="'before' would discard 2 later micro-batches") as caught:
-        opened(memory, savepoint="before", discard=False)
-    assert files(memory) == stored
-    check_message("savepoint-before-committed-micro-batches", str(caught.value))
-    log = opened(memory, savepoint="before")
-    log.propose(log.draft(Timestamp(7)))
-    with pytest.raises(LaterMicroBatchesError, match="discard 1 later micro-batch, which is"):
-        opened(memory, savepoint="before", discard=False)
-    log.propose(log.draft(Timestamp(8), mode=CommitMode.DRAINED))
-    with pytest.raises(LaterMicroBatchesError) as caught:
-        opened(memory, savepoint="before", discard=False)
-    assert "to continue" not in str(caught.value)
-
-
-def test_later_micro_batches_are_counted_once() -> None:
-    head = opened(MemoryBlobs()).head
-    openings = tuple(Opening(number, "t") for number in (0, 4, 7, 20))
-    spans = (Abandoned(5, 9), Abandoned(8, 11), Abandoned(2, 2))
-    head = replace(head, micro_batch=20, openings=openings, abandoned=spans)
-    for micro_batch in range(21):
-        left = set(range(micro_batch + 1, 21)) - {2, 4, *range(5, 12), 20}
-        assert later_micro_batches(head, micro_batch) == len(left)
 
 
 def test_manifest_has_its_newest_openings(memory: DurableBlobs) -> None:

@@ -84,12 +84,12 @@ def test_remedy_for_damage_works(blobs: DurableBlobs, how: str) -> None:
     resumed = opened(blobs, savepoint="safe", now=7)
     assert (resumed.head.micro_batch, resumed.head.epoch, resumed.head.kind) == (3, 2, Kind.OPENING)
     assert [file.name for shard in resumed.head.shards for file in shard.files] == [kept]
-    assert resumed.head.abandoned == (Abandoned(2, 2),), "no copy on any host at the lost micro-batch is used again"
+    assert resumed.head.abandoned == (Abandoned(2, 2, 1),), "no copy on any host at the lost micro-batch is used again"
     assert [pin.name for pin in resumed.head.pins] == ["safe"]
     assert isinstance(log.propose(log.draft(Timestamp(9))), Conflict), "the driver of the lost micro-batch is fenced"
     micro_batch(resumed)
     again = opened(blobs)
-    assert (again.head.micro_batch, again.head.abandoned) == (5, (Abandoned(2, 2),))
+    assert (again.head.micro_batch, again.head.abandoned) == (5, (Abandoned(2, 2, 1),))
     assert blobs.get(manifest_name(2)) == before[manifest_name(2)]
 
 
@@ -120,7 +120,7 @@ def test_several_damaged_manifests_are_skipped(memory: DurableBlobs) -> None:
     assert (newest.micro_batch, newest.before and newest.before.micro_batch) == (4, 2)
     with pytest.raises(StoreError, match=": a, b"):
         opened(memory, savepoint="c")
-    assert opened(memory, savepoint="b").head.abandoned == (Abandoned(3, 4),)
+    assert opened(memory, savepoint="b").head.abandoned == (Abandoned(3, 4, 2),)
     damaged(memory, 1)
     with pytest.raises(DamagedFileError, match=f"manifests/{1:012}"):
         opened(memory, savepoint="a")
@@ -145,7 +145,7 @@ def test_running_driver_is_not_affected_by_damage(memory: DurableBlobs) -> None:
             return super().create(name, data)
 
     resumed = opened(Overtaken(memory, 1), savepoint="safe")
-    assert (resumed.head.micro_batch, resumed.head.abandoned) == (5, (Abandoned(2, 4),))
+    assert (resumed.head.micro_batch, resumed.head.abandoned) == (5, (Abandoned(2, 4, 1),))
 
 
 @pytest.mark.contract("STORE-03")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -20,20 +21,22 @@ from arcbeam.store.blobs.errors import (
     FencedError,
     IndeterminateError,
     InvalidManifestError,
+    LaterMicroBatchesError,
     MissingFileError,
     StoreError,
 )
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.commitlog import CommitLog, Committed, Conflict
-from arcbeam.store.log.inspection import inspect
+from arcbeam.store.log.inspection import inspect, savepoints
 from arcbeam.store.log.savepoints import change_stopped, changed, copy_savepoint, pinned, renamed, unpinned
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.values import Pin
+from arcbeam.store.manifest.values import KEPT_OPENINGS, Pin
 from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.store.shards.shardfile import in_blocks
 from arcbeam.testing import Faults, UnreliableBlobs
 from arcbeam.testing.blobs import MemoryBlobs
+from tests.golden.texts import check_message
 from tests.store.samples import opened, read_head
 
 pytestmark = pytest.mark.contract("STORE-05")
@@ -284,3 +287,65 @@ def test_concurrent_resume_is_not_fenced(memory: DurableBlobs) -> None:
         change_stopped(Meanwhile(), deletion("a"), Timestamp(2))  # type: ignore[arg-type]
     assert isinstance(went_on[0].propose(went_on[0].draft(Timestamp(3))), Committed)
     assert [pin.name for pin in went_on[0].head.pins] == ["a"]
+
+
+def test_savepoint_before_committed_micro_batches_needs_the_flag(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), pins=(Pin("before", 1, Timestamp(1)),)))
+    assert opened(memory, savepoint="before", discard=False).head.micro_batch == 2
+    log = opened(memory, savepoint="before", discard=False)
+    assert log.head.micro_batch == 3, "an opening repeats what it follows"
+    for micro_batch in (4, 5):
+        log.propose(log.draft(Timestamp(micro_batch)))
+    stored = list(memory.list(""))
+    with pytest.raises(LaterMicroBatchesError, match="'before' would discard 2 later micro-batches") as caught:
+        opened(memory, savepoint="before", discard=False)
+    assert list(memory.list("")) == stored
+    check_message("savepoint-before-committed-micro-batches", str(caught.value))
+    log = opened(memory, savepoint="before")
+    log.propose(log.draft(Timestamp(7)))
+    with pytest.raises(LaterMicroBatchesError, match="discard 1 later micro-batch, which is"):
+        opened(memory, savepoint="before", discard=False)
+    log.propose(log.draft(Timestamp(8), mode=CommitMode.DRAINED))
+    with pytest.raises(LaterMicroBatchesError) as caught:
+        opened(memory, savepoint="before", discard=False)
+    assert "to continue" not in str(caught.value)
+
+
+def test_later_micro_batches_are_counted_without_any_opening(memory: DurableBlobs) -> None:
+    log, time = opened(memory), itertools.count()
+
+    def commit(savepoint: str = "") -> None:
+        draft = log.draft(Timestamp(next(time)))
+        log.propose(pinned(draft, savepoint) if savepoint else draft)
+
+    def reopen(savepoint: str = "") -> CommitLog:
+        for _ in range(KEPT_OPENINGS + 3):
+            last = opened(memory, savepoint=savepoint)
+            savepoint = ""
+        return last
+
+    def later() -> dict[str, int]:
+        return {of.name: of.later for of in savepoints(memory)}
+
+    commit("a")
+    log = reopen()
+    commit()
+    log = reopen()
+    commit("b")
+    commit()
+    assert later() == {"a": 3, "b": 1}
+    log = reopen("b")
+    assert later() == {"a": 2, "b": 0}
+    commit()
+    commit()
+    log = reopen("a")
+    # It is where it was at "a"; "b" is not on its way there.
+    assert later() == {"a": 0, "b": 0}
+    commit()
+    assert later() == {"a": 1, "b": 1}
+    with pytest.raises(LaterMicroBatchesError, match="discard 1 later micro-batch, which is"):
+        opened(memory, savepoint="b", discard=False)
+    log = reopen("b")
+    commit()
+    assert later() == {"a": 3, "b": 1}

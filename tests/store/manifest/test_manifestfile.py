@@ -83,6 +83,8 @@ def test_manifest_is_read_back() -> None:
     )
     owned = replace(MANIFEST, shards=(Shard(1, 7, (file,)),))
     assert decode(encode(owned), "m", "here") == owned
+    counted = replace(MANIFEST, committed=30, abandoned=(Abandoned(11, 20, 9),))
+    assert decode(encode(counted), "m", "here") == counted
 
 
 def test_shards_that_have_not_changed_are_not_encoded_again() -> None:

@@ -278,6 +278,7 @@ class CommitLog:
             time=time,
             cut=b"",
             committables=(),
+            committed=self._head.committed + 1,
         )
         return replace(following, **changes)
 

@@ -153,10 +153,11 @@ def savepoints(blobs: DurableBlobs) -> tuple[SavepointReport, ...]:
     kept = Counter([head.micro_batch, *(pin.micro_batch for pin in head.pins)])
     return tuple(
         replace(
-            _savepoint(blobs, pin, found[pin.micro_batch], sizes, alone=kept[pin.micro_batch] == 1),
-            later=later_micro_batches(newest, pin.micro_batch),
+            _savepoint(blobs, pin, of, sizes, alone=kept[pin.micro_batch] == 1),
+            later=later_micro_batches(newest, of) if isinstance(of, Manifest) else 0,
         )
         for pin in head.pins
+        for of in [found[pin.micro_batch]]
     )
 
 

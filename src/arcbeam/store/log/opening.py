@@ -67,7 +67,7 @@ def opening(
             raise no_savepoint(blobs, asked.savepoint, head)
         if pin.micro_batch != head.micro_batch:
             origin = read_manifest(blobs, pin.micro_batch)
-        if not asked.discard and (lost := later_micro_batches(newest, pin.micro_batch)):
+        if not asked.discard and (lost := later_micro_batches(newest, origin)):
             raise _discarding(blobs, newest, asked.savepoint, lost)
     was, origin = origin, asked.adapt(origin)
     if origin.mode in ENDED and not asked.force:
@@ -80,7 +80,7 @@ def opening(
     origin = _fitting(blobs, origin, asked)
     abandoned = origin.abandoned
     if was is not newest:
-        abandoned += (Abandoned(origin.micro_batch + 1, newest.micro_batch),)
+        abandoned += (Abandoned(origin.micro_batch + 1, newest.micro_batch, origin.committed),)
     return replace(
         held(origin, newest, Timestamp(max(asked.now, head.time)), epoch, token),
         job=head.job,
@@ -144,22 +144,15 @@ def held(origin: Manifest, newest: Manifest | UnreadableHead, now: Timestamp, ep
     )
 
 
-def later_micro_batches(newest: Manifest | UnreadableHead, micro_batch: int) -> int:
-    """Return how many committed micro-batches a job discards if it goes back to an earlier one.
+def later_micro_batches(newest: Manifest | UnreadableHead, origin: Manifest) -> int:
+    """Return how many committed micro-batches a job discards if it goes back to a savepoint.
 
-    Openings do not count, because they repeat another micro-batch. Neither do those that were discarded before. Of more
-    than `KEPT_OPENINGS` openings the oldest count.
+    Those that it has discarded before do not count. It may have discarded the savepoint's own, too: then those since it
+    went back count.
     """
     head = known(newest)
-    without = sorted(
-        [(each.first, each.last) for each in head.abandoned] + [(each.micro_batch,) * 2 for each in head.openings]
-    )
-    lost, reached = newest.micro_batch - micro_batch, micro_batch
-    for first, last in without:
-        if last > reached:
-            lost -= last - max(first - 1, reached)
-            reached = last
-    return lost
+    before = (each.committed for each in head.abandoned if each.first <= origin.micro_batch <= each.last)
+    return newest.micro_batch - head.micro_batch + head.committed - next(before, origin.committed)
 
 
 def _discarding(

@@ -87,6 +87,8 @@ _SHAPE = _record(
     shards="long",
     stages=_array(_record("StageShape", stage="string", level="long", shape="string")),
 )
+_ABANDONED = _record("Abandoned", first="long", last="long")
+_ABANDONED["fields"] += [{"name": "committed", "type": "long", "default": 0}]
 _MANIFEST = _record(
     "arcbeam.Manifest",
     job="string",
@@ -107,12 +109,13 @@ _MANIFEST = _record(
     committables=_array(_record("Committable", stage="string", payload="bytes")),
     progress="bytes",
     pins=_array(_record("Pin", name="string", step="long", time="long")),
-    abandoned=_array(_record("Abandoned", first="long", last="long")),
+    abandoned=_array(_ABANDONED),
 )
 _MANIFEST["fields"] += [
     _optional("program", "string"),
     _optional("standing", "bytes"),
     {"name": "openings", "type": _array(_record("Opening", step="long", token="string")), "default": []},
+    {"name": "committed", "type": "long", "default": 0},
 ]
 _SCHEMA = fastavro.parse_schema(_MANIFEST)
 """Files call micro-batches steps. Times are microseconds since 1970. A new field needs a default here. A new `VERSION`
@@ -250,10 +253,11 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
         "committables": [{"stage": c.stage, "payload": c.payload} for c in manifest.committables],
         "progress": manifest.progress,
         "pins": [{"name": p.name, "step": p.micro_batch, "time": p.time} for p in manifest.pins],
-        "abandoned": [{"first": a.first, "last": a.last} for a in manifest.abandoned],
+        "abandoned": [{"first": a.first, "last": a.last, "committed": a.committed} for a in manifest.abandoned],
         "openings": [{"step": o.micro_batch, "token": o.token} for o in manifest.openings],
         "program": manifest.program or None,
         "standing": manifest.standing or None,
+        "committed": manifest.committed,
     }
 
 
@@ -311,6 +315,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         openings=tuple(Opening(o["step"], o["token"]) for o in record["openings"]),
         program=record["program"] or "",
         standing=record["standing"] or b"",
+        committed=record["committed"],
     )
 
 

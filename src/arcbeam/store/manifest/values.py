@@ -110,10 +110,15 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Micro-batches, from first to last, that a driver abandoned when it resumed from an earlier savepoint."""
+    """Micro-batches, from first to last, that a driver abandoned when it resumed from an earlier savepoint.
+
+    Attributes:
+        committed: of the savepoint, which precedes them; as in `Manifest`.
+    """
 
     first: int
     last: int
+    committed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,7 @@ class Manifest:
             from those of a copy of its folder, which has the same job, micro-batches and epochs.
         program: name of the job graph's file; "" if there is none.
         standing: opaque: the status of the stages, for people; b"" if it was not kept.
+        committed: how many micro-batches led here. Openings do not count, because they repeat another micro-batch.
     """
 
     job: str
@@ -201,6 +207,7 @@ class Manifest:
     openings: tuple[Opening, ...] = ()
     program: str = ""
     standing: bytes = b""
+    committed: int = 0
 
     def file_names(self) -> Iterator[str]:
         """Yield the names of all its files."""
@@ -240,6 +247,8 @@ def contradictions(head: Manifest, following: Manifest) -> list[str]:
         wrong.append(f"{following.shape.shards} shards follow {head.shape.shards}")
     if following.abandoned != head.abandoned:
         wrong.append("the abandoned micro-batches differ")
+    if following.committed != head.committed + 1:
+        wrong.append(f"{following.committed} committed micro-batches follow {head.committed}")
     if following.openings != head.openings:
         wrong.append("the openings differ")
     wrong += _fallen(head, following)

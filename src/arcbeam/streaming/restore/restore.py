@@ -15,7 +15,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.claims import work_folder
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import jobgraphs
-from arcbeam.store.log.chain import read_newest
+from arcbeam.store.log.chain import read_manifest, read_newest
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.opening import later_micro_batches, misfit
 from arcbeam.store.log.relocating import Move, moves, relocated
@@ -187,8 +187,9 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
         pin = opened.pin(how.savepoint)
         if newest is None or pin is None:
             return 0
+        origin = read_manifest(blobs, pin.micro_batch)
         # A driver that ran until now may have committed more.
-        return later_micro_batches(newest, pin.micro_batch) + opened.micro_batch - 1 - newest.micro_batch
+        return later_micro_batches(newest, origin) + opened.micro_batch - 1 - newest.micro_batch
 
     log = CommitLog.open(
         blobs,
