@@ -244,7 +244,7 @@ _FIGURES = (
         "elements",
         "Dropped because their window had expired, or its trigger had finished. An element counts once for "
         "each window in which it is dropped. Beam's counters `droppedDueToLateness` and "
-        "`droppedDueToClosedWindow` add up to it.",
+        "`droppedDueToClosedWindow` add up to what was dropped since the driver began.",
     ),
     (
         "elements of a task, `arcbeam_elements_total`",

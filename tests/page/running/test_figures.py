@@ -1,30 +1,27 @@
-"""The figures of random jobs: what page, `status`, its JSON, `/metrics` and Beam's metrics show, at each commit, is
-compared with a count of the jobs' own elements, and with each other.
+"""The figures of random jobs: what page, `status`, its JSON, `/metrics` and Beam's metrics show, at each commit and
+during long micro-batches, is compared with a count of the jobs' own elements, and with each other. Workers and drivers
+die.
 
 Only Spark is replaced; see `tests.spark.streaming.inprocess`.
 """
 
 from __future__ import annotations
 
-import random
 import re
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import apache_beam as beam
 import pytest
-from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.metrics import monitoring_infos
-from apache_beam.transforms import userstate, window
-from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
 from arcbeam.cli.status import _COLUMNS, _cells
 from arcbeam.console.progressline import JobProgress
-from arcbeam.errors import WorkerLostError
 from arcbeam.harness.bundle.metrics import DROPPED_LATE, parsed
 from arcbeam.monitoring.prometheus import exposed
 from arcbeam.page import views
@@ -38,176 +35,33 @@ from arcbeam.streaming.status import words
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.records import status_from
 from arcbeam.streaming.status.status import as_record
-from tests.offsets import WholeUpTo
+from tests.page.running.countedjobs import COUNTED, GROUPS, WINDOWS, DriverDeath, Random, died
 from tests.spark.streaming.inprocess import InProcess, run_of, without_spark
 
 pytestmark = pytest.mark.contract("OPS-04")
 
-Row = tuple[str, int, int]
-"""Key, number, and event time in seconds."""
-Batch = tuple[list[Row], int]
-"""Rows that are emitted together, and the watermark after them in seconds."""
+_SECONDS_MAX: Final = 120.0
 _SLACK: Final = 20.0
 """Seconds that two looks at a job may be apart on a busy machine."""
 
 
-class Counted:
-    """What the job's own code has counted, of attempts that count.
+@dataclass
+class Before:
+    """What a job had counted when its driver began.
 
     Attributes:
-        emitted: numbers from the source.
-        passed: those that are no longer blocked by a side input.
-        results: counts of elements, by branch.
-        kills: how many workers died.
-        fails: whether a worker dies at the end of the micro-batch that runs.
+        emitted: elements of its source.
+        read: elements that had arrived at each stage.
+        late: dropped elements.
+        opened_at: that time.
+        commits: whether the driver has committed a micro-batch.
     """
 
-    def __init__(self) -> None:
-        self.emitted: list[int] = []
-        self.passed: list[int] = []
-        self.results: list[tuple[str, int]] = []
-        self.fails, self.kills = False, 0
-        self._began: dict[int, tuple[int, int, int]] = {}
-
-    def begin(self, micro_batch: int) -> bool:
-        """Discard what earlier attempts of a micro-batch have counted; return whether there was one."""
-        again = micro_batch in self._began
-        now = len(self.emitted), len(self.passed), len(self.results)
-        emitted, passed, results = self._began.setdefault(micro_batch, now)
-        del self.emitted[emitted:], self.passed[passed:], self.results[results:]
-        return again
-
-
-COUNTED = Counted()
-
-
-class Batches(beam.DoFn):
-    """Emits a batch in each call, and then its watermark."""
-
-    def __init__(self, batches: list[Batch]) -> None:
-        self._batches = batches
-
-    @beam.DoFn.unbounded_per_element()
-    def process(
-        self,
-        element: int,
-        tracker: Any = beam.DoFn.RestrictionParam(WholeUpTo()),
-        watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
-    ) -> Iterator[Any]:
-        n = tracker.current_restriction().start
-        if not tracker.try_claim(n):
-            return
-        rows, after = self._batches[n]
-        for row in rows:
-            yield window.TimestampedValue(row, row[2])
-        watermark.set_watermark(Timestamp(after))
-        tracker.defer_remainder(Duration(micros=1_000))
-
-
-def emitted(row: Row) -> Row:
-    COUNTED.emitted.append(row[1])
-    return row
-
-
-def keyed(row: Row, one: int) -> tuple[str, int]:
-    COUNTED.passed.append(row[1])
-    return row[0], one
-
-
-def result(branch: str, count: int) -> None:
-    COUNTED.results.append((branch, count))
-
-
-class Ones(beam.CombineFn):
-    """A sum that is not known as one."""
-
-    def create_accumulator(self) -> list[int]:
-        return []
-
-    def add_input(self, accumulator: list[int], value: int) -> list[int]:
-        return [*accumulator, value]
-
-    def merge_accumulators(self, accumulators: Iterable[list[int]]) -> list[int]:
-        return [value for each in accumulators for value in each]
-
-    def extract_output(self, accumulator: list[int]) -> int:
-        return sum(accumulator)
-
-
-class Passing(beam.DoFn):
-    """Counts each element, and keeps a state of its window."""
-
-    SEEN = userstate.CombiningValueStateSpec("seen", sum)
-
-    def process(self, pair: tuple[str, int], seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[Any]:
-        seen.add(1)
-        yield pair[0], 1
-
-
-_WINDOWS: Final[dict[str, tuple[Any, int]]] = {
-    "Fixed": (window.FixedWindows(10), 1),
-    "Sliding": (window.SlidingWindows(10, 5), 2),
-    "Sessions": (window.Sessions(3), 1),
-}
-"""Each with the number of windows of an element."""
-_GROUPS: Final = {
-    "Sum": beam.CombinePerKey(sum),
-    "Own": beam.CombinePerKey(Ones()),
-    "Grouped": beam.GroupByKey() | beam.MapTuple(lambda key, values: (key, len(list(values)))),
-    "All": beam.Values() | beam.CombineGlobally(sum).without_defaults() | beam.Map(lambda count: ("", count)),
-    "Kept": beam.ParDo(Passing()),
-}
-
-
-class Random:
-    """A random job.
-
-    Attributes:
-        batches: of its source.
-        branches: names of windows and groupings.
-    """
-
-    def __init__(self, seed: int) -> None:
-        chance = random.Random(seed)
-        self.chance = chance
-        self.batches: list[Batch] = []
-        watermark, number = 0, 0
-        for _ in range(chance.choice([4, 8])):
-            rows = []
-            for _ in range(chance.choice([1, 12, 90])):
-                # Some are far behind the watermark.
-                rows.append((chance.choice("abcd"), number, max(0, watermark + chance.randrange(-25, 20))))
-                number += 1
-            watermark += chance.randrange(0, 15)
-            self.batches.append((rows, watermark))
-        pairs = [(windows, group) for windows in _WINDOWS for group in _GROUPS]
-        self.branches = chance.sample(pairs, 4)
-        self.lateness = chance.choice([0, 6])
-
-    def build(self, p: beam.Pipeline) -> None:
-        """Build the pipeline."""
-        source = p | "Where" >> beam.Create([len(self.batches)], reshuffle=False)
-        rows = source | "Read" >> beam.ParDo(Batches(self.batches)) | "Emitted" >> beam.Map(emitted)
-        one = p | "One" >> beam.Create([1], reshuffle=False)
-        one_each = beam.Map(keyed, beam.pvalue.AsSingleton(one))
-        ones = rows | "Ones" >> one_each.with_output_types(tuple[str, int])
-        for windows, group in self.branches:
-            name = f"{windows}{group}"
-            windowed = ones | f"In{name}" >> beam.WindowInto(_WINDOWS[windows][0], allowed_lateness=self.lateness)
-            found = windowed | name >> _GROUPS[group]
-            _ = found | f"Out{name}" >> beam.MapTuple(lambda key, count, name=name: result(name, count))
-
-    def fault(self, order: TaskAssignment) -> BaseException | None:
-        """Kill a worker at the begin or the end of some micro-batches."""
-        again = COUNTED.begin(order.plan.micro_batch)
-        COUNTED.fails = False
-        if again or self.chance.random() < 0.6:
-            return None
-        COUNTED.kills += 1
-        if self.chance.random() < 0.5:
-            return WorkerLostError("a worker died", died=True, step="Read")
-        COUNTED.fails = True
-        return None
+    emitted: int = 0
+    read: dict[str, int] = field(default_factory=dict)
+    late: int = 0
+    opened_at: int = 0
+    commits: bool = False
 
 
 class Watch(Follower):
@@ -219,22 +73,51 @@ class Watch(Follower):
 
     Attributes:
         looks: the number of comparisons.
+        inside: of these, during micro-batches.
         late: of each branch, at the last commit.
     """
 
     def __init__(self, folder: Path, of: Random) -> None:
         self.blobs, self._of = FolderBlobs(folder, sync=False), of
         self.run: StreamRun | None = None
-        self.looks, self.opened_at, self._committed = 0, 0, 0
+        self.looks, self.inside, self.opened_at, self._committed = 0, 0, 0, 0
+        self._before = self._former = Before()
         self.late: Counter[str] = Counter()
         self.problem: BaseException | None = None
 
     @override
     def opened(self) -> None:
         self.opened_at = self._committed = known(read_newest(self.blobs)).time  # type: ignore[arg-type]
+        if self._before.commits:
+            self._former = self._before
+        stages = record_of(self.blobs)["stages"]
+        self._before = Before(
+            COUNTED.committed()[0],
+            {stage["stage"]: stage["total"]["read"] for stage in stages},
+            sum(stage["total"]["late"] for stage in stages),
+            self.opened_at,
+        )
 
     @override
     def streaming(self, line: str) -> None:
+        COUNTED.commit()
+        self._look()
+
+    def during(self) -> None:
+        """Compare on another thread, while the micro-batch waits for it."""
+        looked = threading.Event()
+
+        def look() -> None:
+            try:
+                self._look()
+                self.inside += 1
+            finally:
+                looked.set()
+
+        threading.Thread(target=look, daemon=True).start()
+        assert looked.wait(_SECONDS_MAX)
+
+    def _look(self) -> None:
         # An error here would be the job's.
         try:
             self._compare()
@@ -282,19 +165,29 @@ class Watch(Follower):
 
     def _rates(self, *records: Any) -> None:
         for record in records:
-            # The job is younger than a minute.
-            assert record["window"] == record["committed"] - self.opened_at
+            # A driver that has committed nothing yet shows the last minute of the one before.
+            begins = self._committed == self.opened_at
+            before = self._former if begins else self._before
+            before.commits |= not begins
+            if not before.commits:
+                assert record["window"] is record["rate"] is None
+                continue
+            # All drivers together are younger than a minute.
+            assert record["window"] == record["committed"] - before.opened_at
             since = max(record["window"], time.time() * 1e6 - record["committed"]) / 1e6
-            assert record["rate"] == pytest.approx(len(COUNTED.emitted) / since, rel=0.05, abs=0.01)
+            emitted = COUNTED.committed()[0] - before.emitted
+            assert record["rate"] == pytest.approx(emitted / since, rel=0.05, abs=0.01)
             for stage in record["stages"]:
-                total = stage["total"]["read"]
+                total = stage["total"]["read"] - before.read.get(stage["stage"], 0)
                 assert stage["read_rate"] == pytest.approx(total / since, rel=0.05, abs=0.01)
         shown = dict(views.figures(records[0]))["rate"].text
-        assert shown.startswith("–") or shown.split()[0] == f"{records[0]['rate']:,.0f}"
+        rate = records[0]["rate"]
+        assert shown.startswith("–") if rate is None else shown.split()[0] in ("–", f"{rate:,.0f}")
 
     def _counts(self, mine: Any, stored: Any, samples: dict[str, float]) -> None:
         assert self.run is not None
-        assert samples['arcbeam_source_elements_total{job="j"}'] == len(COUNTED.emitted)
+        emitted, passed, results = COUNTED.committed()
+        assert samples['arcbeam_source_elements_total{job="j"}'] == emitted
         infos = [info for info in parsed(self.run.metrics()) if info.labels.get("NAME") == DROPPED_LATE.name]
         dropped: Counter[str] = Counter()
         for info in infos:
@@ -316,13 +209,16 @@ class Watch(Follower):
             assert printed["in"].startswith(f"{micro_batch['read']:,} (")
             assert rows[name].read.text == f"{micro_batch['read']:,}"
             assert rows[name].read.hint.endswith(f"; {total['read']:,} since the job began")
-        assert sum(dropped.values()) == late
+        assert sum(dropped.values()) == late - self._before.late
+        if not mine["stages"]:
+            assert (mine["micro_batch"], emitted, passed) == (0, 0, 0), "nothing is committed yet"
+            return
         for windows, group in self._of.branches:
             branch = f"{windows}{group}"
             stage = next(each for each in mine["stages"] if _is_grouping(each["stage"], branch))
-            assert stage["total"]["read"] == len(COUNTED.passed), branch
-            came = len(COUNTED.passed) * _WINDOWS[windows][1]
-            out = sum(count for name, count in COUNTED.results if name == branch)
+            assert stage["total"]["read"] == passed, branch
+            came = passed * WINDOWS[windows][1]
+            out = sum(count for name, count in results if name == branch)
             # The others wait for the end of their window.
             assert out + stage["total"]["late"] <= came, branch
             self.late[branch] = stage["total"]["late"]
@@ -353,39 +249,45 @@ def _samples(text: str, like: dict[str, float] | None = None) -> dict[str, float
 
 
 class Dying(InProcess):
-    """A cluster whose workers die when all tasks have run."""
+    """A cluster whose workers, or driver, die when all tasks have run."""
 
     @override
     def _levels(self, order: TaskAssignment) -> Iterator[bytes]:
         yield from list(super()._levels(order))
-        if COUNTED.fails:
-            raise WorkerLostError("a worker died", died=True, step="Read")
+        if COUNTED.end is not None:
+            raise died(COUNTED.end)
 
 
-def check(seed: int, folder: Path) -> tuple[int, int]:
-    """Run a random job, and compare; return the number of commits, and of late elements."""
-    global COUNTED
-    COUNTED = Counted()
+def check(seed: int, folder: Path) -> Watch:
+    """Run a random job, and compare; return its watch."""
+    COUNTED.reset()
     job = Random(seed)
     watch = Watch(folder / "job", job)
-    with without_spark(job.fault), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Dying, "fault", staticmethod(job.fault))
+    with without_spark(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dying, "fault", staticmethod(lambda order: job.fault(order, watch.during)))
         patch.setattr(streamingjob, "SparkCluster", Dying)
-        watch.run = run_of(job.build, folder, watch)
-        watch.run.run()
+        while True:
+            watch.run = run_of(job.build, folder, watch)
+            try:
+                watch.run.run()
+                break
+            except DriverDeath:
+                continue
     assert watch.problem is None
     assert sorted(COUNTED.emitted) == sorted(COUNTED.passed) == list(range(sum(len(rows) for rows, _ in job.batches)))
     for windows, group in job.branches:
         branch = f"{windows}{group}"
         out = sum(count for name, count in COUNTED.results if name == branch)
-        assert out + watch.late[branch] == len(COUNTED.emitted) * _WINDOWS[windows][1], branch
-    return watch.looks, sum(watch.late.values())
+        assert out + watch.late[branch] == len(COUNTED.emitted) * WINDOWS[windows][1], branch
+    return watch
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_figures_equal_counts_of_elements_in_all_views(seed: int, tmp_path: Path) -> None:
-    looks, _ = check(seed, tmp_path)
-    assert looks >= 2
+    watch = check(seed, tmp_path)
+    assert watch.looks - watch.inside >= 2
+    assert watch.inside >= 1
+    assert COUNTED.deaths >= 1
 
 
 @pytest.mark.long
@@ -396,5 +298,5 @@ def test_figures_of_more_random_jobs_equal_counts(seed: int, tmp_path: Path) -> 
 
 def test_random_jobs_have_all_groupings() -> None:
     branches = [branch for seed in range(4) for branch in Random(seed).branches]
-    assert {group for _, group in branches} == set(_GROUPS)
-    assert {windows for windows, _ in branches} == set(_WINDOWS)
+    assert {group for _, group in branches} == set(GROUPS)
+    assert {windows for windows, _ in branches} == set(WINDOWS)
