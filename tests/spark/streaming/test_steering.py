@@ -47,7 +47,7 @@ class Job:
     def __init__(self, folder: Path) -> None:
         self.source, self.state, self.out, self.read = (folder / name for name in ("source", "state", "out", "read"))
         for each in (self.out, self.read):
-            each.mkdir(parents=True)
+            each.mkdir(parents=True, exist_ok=True)
 
     def submit(self, *more: str, keep: str = "Keep", exchanges: int = 0) -> Any:
         options = PipelineOptions(["--streaming", "--shards=3", f"--checkpoint_dir={self.state}", *more])
