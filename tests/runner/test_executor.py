@@ -157,6 +157,11 @@ def test_streaming_job_runs_once_taken_over(tmp_path: Path) -> None:
     assert not events.runs, "the next start must go back to the savepoint, too"
     assert SparkExecutor().run(Submission("j-2", "job", pipeline, options), events) is JobState.DONE
     assert events.runs
+    # The status of a server's job names the folder, as that of the folder does.
+    executor = SparkExecutor()
+    without_its_end(tmp_path / "job")
+    assert executor.run(Submission("j-2", "job", pipeline, options), events) is JobState.DONE
+    assert executor.status()["folder"] == str(tmp_path / "job")
 
     # The server's present defaults differ from those of the submission. They are no request for other shards.
     submission = Submission("j-3", "job", pipeline, {**options, "shards": 3, "bundle_elements": 7})

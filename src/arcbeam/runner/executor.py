@@ -212,12 +212,12 @@ class SparkExecutor(PipelineExecutor):
         with self._lock:
             job = self._job
         status = None if job is None else job.status()
-        if status is None:
+        if job is None or status is None:
             raise RequestRefusedError(
                 "cannot show the status of the job: it has not begun, or it is a batch job",
                 "try again when it is RUNNING; only streaming jobs (unbounded, or --streaming) have watermarks",
             )
-        return as_record(status)
+        return as_record(status) | ({"folder": folder} if (folder := job.folder()) else {})
 
     @override
     def snapshot(self, whole: bool = True) -> Mapping[str, Any]:

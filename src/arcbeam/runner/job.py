@@ -337,9 +337,9 @@ class Job:
 
     def _label(self) -> str:
         """Return the job's name in messages."""
-        return job_label(self.name, self._folder())
+        return job_label(self.name, self.folder())
 
-    def _folder(self) -> str:
+    def folder(self) -> str:
         """Return the folder that keeps the job's state, for people; "" if it keeps none."""
         run = self._run
         return shown(run.store) if isinstance(run, streamingjob.StreamRun) and run.kept else ""
@@ -405,12 +405,12 @@ class Job:
         return {
             "status": None if status is None else as_record(status),
             "progress": {"stages": stages} if self._plan.bounded else None,
-            "folder": self._folder(),
+            "folder": self.folder(),
         }
 
     def exposition(self) -> str:
         """Return the metrics in Prometheus' text form."""
-        run, label = self._run, label_of(self.name, self._folder())
+        run, label = self._run, label_of(self.name, self.folder())
         counters = [
             Counter(of.key.step, of.key.metric.namespace, of.key.metric.name, of.committed)
             for of in JobMetrics(self.metrics()).query()[JobMetrics.COUNTERS]

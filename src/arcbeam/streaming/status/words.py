@@ -71,7 +71,7 @@ def has_program(record: Record) -> bool:
 
 def resume_line(record: Record) -> str:
     """Return how to resume a job, as the end of a sentence."""
-    # A job server's status does not name the folder, and a command without it would not run.
+    # A job without a folder cannot be resumed by a command.
     folder = str(record.get("folder") or "")
     return f"resume the job: {resume_command(folder, has_program(record) and bool(folder))}"
 
