@@ -20,6 +20,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.page import live
 from arcbeam.page.serving import PageServer, PageSettings
 from arcbeam.page.sources import Listed, Record
+from arcbeam.page.timelines.charts import ROWS_SHOWN
 from arcbeam.store.log.inspection import SavepointReport
 from tests.page import samples
 from tests.page.test_control import EVERY, Controlled, Noted
@@ -41,6 +42,7 @@ VIEWS: Final = (
     "job/a/stage/1",
     "job/a/stage/1/sample",
     "job/a/details",
+    "job/a/history",
     "job/a/control/suspend",
     "job/b",
     "job/c",
@@ -240,6 +242,37 @@ def test_changes_arrive_without_loading(open_page: Any, jobs: samples.Jobs) -> N
     api.expect(page.locator("#contact")).to_have_text("")
 
 
+def test_charts_show_values_and_zoom(open_page: Any, jobs: samples.Jobs) -> None:
+    now = samples.now()
+    newest = jobs.histories["a"]["rings"][0]["points"][-1]["job"]["backlog"][2]
+    page = open_page("job/a?span=0")
+    charts = page.locator("#charts figure")
+    backlog = charts.filter(has_text="backlog")
+    api.expect(backlog.locator("figcaption")).to_contain_text(re.compile(r"backlog .*: \d+$"))
+    assert charts.count() == 8
+    # A value of the same moment is below each chart.
+    backlog.locator(".u-over").hover()
+    legend = backlog.locator(".u-legend")
+    api.expect(legend).to_contain_text(re.compile(r"time:\s*20\d\d-\d\d-\d\d \d\d:\d\d:\d\d"))
+    api.expect(legend).to_contain_text(re.compile(r"last:\s*\d"))
+    api.expect(charts.filter(has_text="watermark gap").locator(".u-legend")).to_contain_text(re.compile(r"last:\s*\d"))
+    shown = "(() => { const found = []; uPlot.sync('charts').plots.forEach(({ scales: { x } }) => found.push(x.max - x.min)); return found; })()"
+    before = page.evaluate(shown)
+    box = backlog.locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20, steps=4)
+    page.mouse.up()
+    zoomed = page.evaluate(shown)
+    assert all(after == pytest.approx(old / 4, rel=0.1) for after, old in zip(zoomed, before, strict=True))
+    # Newer values arrive, and leave the zoom.
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, now + 1_000_000, backlog=newest + 4321.0))
+    api.expect(backlog.locator("figcaption")).to_contain_text(f"{newest + 4321:,.0f}")
+    assert page.evaluate(shown) == zoomed
+    backlog.locator(".u-over").dblclick()
+    assert page.evaluate(shown)[0] > before[0] * 0.9
+
+
 @pytest.mark.contract("PAGE-11")
 def test_eight_tabs_follow_their_jobs(browser: Any, server: PageServer, jobs: samples.Jobs) -> None:
     def change(rate: float) -> None:
@@ -363,6 +396,9 @@ def test_page_is_complete_without_javascript(open_page: Any) -> None:
         script, plain = (re.sub(r"[\d.]+ (?:s|min)\b", "…", each.inner_text(selector)) for each in (page, other))
         assert script == plain
     assert other.query_selector("noscript") is not None
+    other.click("text=Micro-batches as a table")
+    assert len(other.query_selector_all("#rows tr")) == ROWS_SHOWN
+    assert re.search(r"^20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ$", other.inner_text("#rows tr >> nth=0 >> th"))
 
 
 @pytest.mark.contract("PAGE-04")

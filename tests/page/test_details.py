@@ -61,7 +61,7 @@ def test_details_of_a_service_show_each_kind(job: FolderBlobs) -> None:  # noqa:
     options = {"shards": 3, "s3_secret_access_key": "…", EVIL: [EVIL]}
     service = Gone(messages=[message], metrics=metrics, options=options, folder="")
     text = client(ServiceSource(service, "the server")).get("/job/a/details").text
-    assert "<script" not in text.replace(OURS, "")
+    assert "<script" not in OURS.sub("", text)
     for shown in (">7<", "4 values from 1 to 5, mean 3", ">3<", "and 51 more", "slow &lt;script", "--shards", "…"):
         assert shown in text, shown
     assert client(Fixed()).get("/job/a/details").status_code == 404
@@ -136,7 +136,7 @@ def test_folder_keeps_metrics_and_messages(job: FolderBlobs) -> None:  # noqa: F
     assert "its driver has not written any yet" in client(source).get(f"/job/{listed.id}/details").text
     leave_details(job, {"metrics": metrics_record(Found()), "messages": [{"time": 5, "level": "BASIC", "text": EVIL}]})
     text = client(source).get(f"/job/{listed.id}/details").text
-    assert "<script" not in text.replace(OURS, "")
+    assert "<script" not in OURS.sub("", text)
     for shown in (">7<", "4 values from 1 to 5, mean 3", ">3<", "and 51 more", "BASIC"):
         assert shown in text, shown
 

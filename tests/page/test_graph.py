@@ -140,5 +140,5 @@ def test_names_in_a_plan_are_inert() -> None:
     record["stages"][0]["stage"] = EVIL
     page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record), plans={"a": plan})), base_url=BASE)
     for path in ("/job/a", "/job/a/stage/0", "/job/a/events?version=x"):
-        assert "<script" not in page.get(path).text.replace(OURS, "")
+        assert "<script" not in OURS.sub("", page.get(path).text)
     assert page.get("/job/a").text.count("&lt;script&gt;") > 5

@@ -7,7 +7,6 @@ Owns routes and templates. What is shown is chosen in `arcbeam.page.views`.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -35,20 +34,15 @@ from arcbeam.page.memory import Kept
 from arcbeam.page.samplepages import SamplePages
 from arcbeam.page.sources import HISTORIES, HISTORY_SECONDS, Listed, Record, Source
 from arcbeam.page.timelines import charts
-from arcbeam.page.timelines.charts import Chart
 from arcbeam.page.timelines.newest import Newest
 from arcbeam.page.views import Cell, JobRow
 from arcbeam.sizes import remembered
 from arcbeam.streaming.status.headline import causes_of, error_of, stopped
-from arcbeam.streaming.status.words import committed_at, driver_line
+from arcbeam.streaming.status.words import committed_at, driver_line, shown
 
 _HERE: Final = Path(__file__).parent
 
 
-CHARTS_KEPT: Final = 20
-"""Of at most this many jobs and resolutions the charts are kept."""
-CHARTS_SECONDS: Final = 5.0
-"""Charts are large, so they are not drawn again for each micro-batch."""
 DETAILS_SECONDS: Final = 3.0
 """Details cost more than a status, and change less often."""
 SETTLES_SECONDS: Final = HISTORY_SECONDS + 5
@@ -74,6 +68,8 @@ def app_of(source: Source, token: str = "", *, local: bool = True) -> Starlette:
         Route("/job/{id}/stage/{number:int}/sample", samples.begin, methods=["POST"]),
         *pages.routes("/job/{id}/stage/{number:int}/sample/{of}", samples.result),
         *pages.routes("/job/{id}/details", pages.details),
+        *pages.routes("/job/{id}/history", pages.history),
+        Route("/job/{id}/charts", pages.charts),
         *pages.routes("/job/{id}/control/{what}", control.confirmation),
         Route("/job/{id}/control/{what}", control.begin, methods=["POST"]),
         *pages.routes("/job/{id}/request/{number}", control.result),
@@ -97,9 +93,8 @@ class Pages:
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined, finalize=_visible
         )
-        self._templates.globals |= {"cell": _cell, "numbers": _numbers, "parted": _parted}
+        self._templates.globals |= {"cell": _cell, "clock": _clock, "numbers": _numbers, "parted": _parted}
         self._templates.filters["shortened"] = views.shortened
-        self._drawn: OrderedDict[tuple[str, int], tuple[Record, float, Sequence[Chart]]] = OrderedDict()
         self._newest = Newest()
         self._details = Kept(source.details, DETAILS_SECONDS, HISTORIES)
         self._ended: dict[str, tuple[Listed, JobRow]] = {}
@@ -196,8 +191,7 @@ class Pages:
         if record is None:
             what = f"The job in {found.label} cannot be read."
             return Shown("missing.html", True, {"what": what, "error": found.error}, 503)
-        stored = self._source.history(found.id) or {"rings": [], "events": []}
-        history = self._newest.merged(found.id, record, stored)
+        history = self._history(found.id, record)
         span = _span(request, history)
         row, graph = states.row_of(found), self._graph(found.id, record)
         ended, causes = causes_of(record)
@@ -216,30 +210,45 @@ class Pages:
             "quiet": bool(views.without_driver(record)),
             "graph": graph,
             "ids": {} if graph is None else graph.stages,
-            "charts": self._charts(found.id, stored, history, span, record),
+            "newest": charts.newest_of(history, span),
             "events": list(charts.events_of(history)),
             "spans": charts.SPANS,
             "span": span,
-            "width": charts.WIDTH,
-            "height": charts.HEIGHT,
-            "lane": charts.LANE,
             "control": links(found),
         }
         return Shown("job.html", states.is_live(found) or _settles(record, history), values)
 
-    def _charts(self, id: str, stored: Record, history: Record, span: int, record: Record) -> Sequence[Chart]:
-        """Return the charts of a job, made again a few seconds later, or if its source has another history."""
-        if not history["rings"]:
-            return ()
-        known, now = self._drawn.get((id, span)), time.monotonic()
-        is_old = known is not None and history is not stored and now - known[1] >= CHARTS_SECONDS
-        if known is None or known[0] is not stored or is_old:
-            stages = [stage["stage"] for stage in record["stages"]]
-            known = self._drawn[id, span] = stored, now, tuple(charts.charts_of(history, span, stages))
-            self._drawn.move_to_end((id, span))
-            while len(self._drawn) > CHARTS_KEPT:
-                self._drawn.popitem(last=False)
-        return known[2]
+    def _history(self, id: str, record: Record) -> Record:
+        """Return the figures of a job over time, up to its status."""
+        return self._newest.merged(id, record, self._source.history(id) or {"rings": [], "events": []})
+
+    def history(self, request: Request) -> Shown:
+        """Return the micro-batches of a job as a table: what its charts show, also without JavaScript."""
+        found = self._source.job(request.path_params["id"])
+        if found is None or found.record is None:
+            return self._missing("job")
+        history = self._history(found.id, found.record)
+        span, stages = _span(request, history), _stages(found.record)
+        values = {
+            "row": states.row_of(found),
+            "contact": not states.is_unknown(found),
+            "rows": charts.rows_of(history, span, stages),
+            "shares": charts.held_shares(history, span, stages),
+            "spans": charts.SPANS,
+            "span": span,
+        }
+        return Shown("history.html", states.is_live(found) or _settles(found.record, history), values)
+
+    def charts(self, request: Request) -> Response:
+        """Return the values of a job's charts, as JSON: all, or those since a time."""
+        found, after = self._source.job(request.path_params["id"]), request.query_params.get("after", "")
+        if found is None or found.record is None:
+            return JSONResponse({"error": "there is no such job here, or it has no figures over time"}, 404)
+        history = self._history(found.id, found.record)
+        span, since = _span(request, history), int(after) if after.isdecimal() else 0
+        written = charts.last_time(self._source.history(found.id) or history, span)
+        columns = charts.columns_of(history, span, since, _stages(found.record))
+        return JSONResponse({**columns, "written": written})
 
     def stage(self, request: Request) -> Shown:
         """Return the page of a stage."""
@@ -308,6 +317,12 @@ def _cell(value: Cell) -> Markup:
     return Markup(_escaped(value.text, value.hint, value.at, value.ago if value.at else ""))  # all parts are escaped
 
 
+def _clock(time: int) -> Markup:
+    """Return a time to the second, in UTC: a browser with JavaScript shows it in its own time zone."""
+    text = escape(shown(time - time % 1_000_000).replace(".000Z", "Z"))
+    return Markup(f'<time data-clock="{time}" title="{text}">{text}</time>')  # it is escaped
+
+
 @remembered(4096)
 def _escaped(text: str, hint: str, at: int, ago: str) -> str:
     """Return the content of a cell. Many stages have the same figures."""
@@ -349,6 +364,10 @@ def _blocked(graph: Graph | None, record: Record, row: JobRow) -> dict[str, str]
     stage = fails or row.headline.stage
     place = graph.place_of(stage)
     return {"stage": stage, "fails": fails, "place": place} if place else {}
+
+
+def _stages(record: Record) -> list[str]:
+    return [stage["stage"] for stage in record["stages"]]
 
 
 def _settles(record: Record, history: Record) -> bool:

@@ -1,9 +1,7 @@
-"""Charts: which resolution suits a job, and paths that lose no extreme and no gap."""
+"""Charts: which resolution suits a job, values that lose nothing, and where lines are interrupted."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +11,9 @@ from typing_extensions import override
 from arcbeam.model.timestamps import MIN_TIMESTAMP
 from arcbeam.page.app import app_of
 from arcbeam.page.sources import Listed
-from arcbeam.page.timelines import charts
-from arcbeam.page.timelines.charts import HEIGHT, WIDTH, Chart, charts_of, events_of, span_of
-from tests.page.test_app import BASE, EVIL, Fixed
+from arcbeam.page.timelines.charts import ROWS_SHOWN, columns_of, events_of, held_shares, rows_of, span_of
+from tests.page import samples
+from tests.page.test_app import BASE, EVIL, OURS, Fixed
 
 pytestmark = pytest.mark.contract("PAGE-01")
 
@@ -43,12 +41,17 @@ def history(*rings: list[dict[str, Any]], events: Any = ()) -> dict[str, Any]:
     }
 
 
-def chart(record: dict[str, Any], name: str) -> Chart:
-    return next(each for each in charts_of(record, 0) if each.name.startswith(name))
+def chart(record: dict[str, Any], name: str, after: int = 0) -> dict[str, list[float | None]]:
+    """Return the columns of a chart by the names of its lines."""
+    found = next(each for each in columns_of(record, 0, after)["charts"] if each["name"].startswith(name))
+    return dict(zip(found["lines"], found["values"], strict=True))
 
 
-def coordinates(path: str) -> list[tuple[str, float, float]]:
-    return [(pen, float(x), float(y)) for pen, x, y in re.findall(r"([ML])([\d.]+) ([\d.]+)", path)]
+def breaks(record: dict[str, Any], span: int = 0) -> list[float]:
+    """Return the times at which lines are interrupted: all values are unknown there."""
+    found = columns_of(record, span)
+    values = [column for each in found["charts"] for column in each["values"]]
+    return [time for at, time in enumerate(found["times"]) if all(column[at] is None for column in values)]
 
 
 @pytest.mark.parametrize(
@@ -65,124 +68,80 @@ def test_finest_resolution_with_whole_life_is_chosen(begins: tuple[int, ...], sp
     assert span_of(history(*([point(begin * 1_000_000)] for begin in begins))) == span
 
 
-def test_path_keeps_extremes_of_joined_points() -> None:
+def test_columns_have_every_point_of_a_resolution() -> None:
     points = [point(at * 1_000_000, 7.0 if at == 333 else 0.0) for at in range(600)]
-    found = coordinates(chart(history(points), "backlog").path)
-    assert len(found) <= 300
-    assert {pen for pen, _, _ in found[1:]} == {"L"}
-    assert (min(y for *_, y in found), max(y for *_, y in found)) == (4, HEIGHT - 4)
-    assert all(0 <= x <= WIDTH for _, x, _ in found)
+    found = columns_of(history(points), 0)
+    assert found["times"] == list(range(600))
+    assert {len(column) for each in found["charts"] for column in each["values"]} == {600}
+    column = chart(history(points), "backlog")["last"]
+    assert [at for at, value in enumerate(column) if value] == [333]
+    assert columns_of({"rings": [], "events": []}, 0)["times"] == []
 
 
-def test_path_is_interrupted_where_no_driver_ran() -> None:
+def test_columns_since_a_time_complete_those_before() -> None:
+    record = samples.history()
+    whole = columns_of(record, 0)
+    middle = int(whole["times"][150])
+    later = columns_of(record, 0, middle)
+    assert later["times"] == [time for time in whole["times"] if time >= middle]
+    for all_of, new in zip(whole["charts"], later["charts"], strict=True):
+        assert new["values"] == [column[-len(later["times"]) :] for column in all_of["values"]]
+
+
+def test_gauge_keeps_extremes_of_joined_points() -> None:
+    points = [timed(at, behind=[1e6, 9e6, 2e6], state_bytes=[5.0, 5.0, 5.0]) for at in range(2)]
+    assert chart(history(points), "watermark gap") == {"last": [2, 2], "least": [1, 1], "greatest": [9, 9]}
+    assert chart(history(points), "state")["last"] == [5, 5]
+
+
+def test_line_is_interrupted_where_no_driver_ran() -> None:
     points = [point(at * 1_000_000) for at in (*range(5), *range(60, 65))]
-    assert [pen for pen, *_ in coordinates(chart(history(points), "backlog").path)].count("M") == 2
+    assert breaks(history(points)) == [32]
+    points[5]["follows"] = True
+    assert breaks(history(points)) == []
 
 
-@pytest.mark.parametrize(("points", "killed", "resumed"), [(30, 105, 138), (30, 105, 152), (700, 3_005, 3_028)])
-def test_nothing_is_drawn_across_a_short_outage(points: int, killed: int, resumed: int) -> None:
-    second, column = 1_000_000, 10
-    ran = [at for at in range(0, points * column, column) if at < killed or at + column > resumed]
-    held = [
-        {**found, "job": {**found["job"], "watermark": [60 * second] * 3, "held": "timer Group a"}}
-        for found in (point(at * second) for at in ran)
-    ]
-    for kind in ("restart", "start", "savepoint"):
-        event = {"time": resumed * second, "kind": kind, "text": "at micro-batch 9"}
-        record = history([], held, events=[event])
-        drawn = {found.name: found for found in charts_of(record, 1)}
-        lines = re.findall("M[^M]*", drawn["backlog (units of the DoFns)"].path)
-        assert len(lines) == (1 if kind == "savepoint" else 2)
-        clock = next(found for name, found in drawn.items() if name.startswith("watermark ("))
-        assert clock.path.count("M") == len(lines)
-        lane = [(hold.x, hold.x + hold.width) for hold in clock.holds]
-        scale = WIDTH / (points * column)
-        if kind != "savepoint":
-            dead = (killed + column) // column * column, resumed // column * column
-            assert lane[0][1] == pytest.approx(dead[0] * scale, abs=0.1)
-            assert lane[1][0] == pytest.approx(dead[1] * scale, abs=0.1)
-        if points == 30:
-            areas = drawn["micro-batch by part, mean"].parts[0].path
-            assert areas.count("M") == len(lines)
+@pytest.mark.parametrize(("killed", "resumed"), [(105, 138), (105, 152), (105, 109)])
+@pytest.mark.parametrize("kind", ["restart", "start", "savepoint"])
+def test_nothing_is_drawn_across_a_short_outage(killed: int, resumed: int, kind: str) -> None:
+    ran = [at for at in range(0, 300, 10) if at < killed or at + 10 > resumed]
+    event = {"time": resumed * 1_000_000, "kind": kind, "text": "at micro-batch 9"}
+    record = history([], [point(at * 1_000_000) for at in ran], events=[event])
+    assert len(breaks(record, 1)) == (kind != "savepoint")
+    assert all(killed // 10 * 10 - 10 < at < resumed // 10 * 10 for at in breaks(record, 1))
 
 
 @pytest.mark.parametrize("distance", [2, 3, 10, 45])
-def test_path_of_long_micro_batches_is_one_line(distance: int) -> None:
-    points = [point(at * distance * 1_000_000, at) for at in range(30)]
-    found = coordinates(chart(history(points), "backlog").path)
-    assert [pen for pen, *_ in found] == ["M", *["L"] * 29]
+def test_line_of_long_micro_batches_is_whole(distance: int) -> None:
+    assert breaks(history([point(at * distance * 1_000_000, at) for at in range(30)])) == []
 
 
-def test_point_without_neighbours_is_a_dot() -> None:
-    points = [point(at * 1_000_000) for at in (*range(5), 60, *range(120, 125))]
-    found = chart(history(points), "backlog")
-    path = found.path
-    lines = re.findall("M[^M]*", path)
-    assert ["h0" in line for line in lines] == [False, True, False]
-    assert "L" not in lines[1]
-    assert found.dots == lines[1].strip()
-    assert chart(history(points[:5]), "backlog").dots == ""
-    assert "stroke-linecap: round" in (Path(charts.__file__).parent.parent / "static" / "page.css").read_text()
-
-
-def test_unknown_figures_have_no_path() -> None:
+def test_unknown_figures_have_no_values() -> None:
     record = history([point(0, None), point(1_000_000, None)])
-    assert [(each.path, each.last) for each in charts_of(record, 0) if each.name == "watermark gap"] == [
-        ("", "unknown")
-    ]
+    assert chart(record, "watermark gap")["last"] == [None, None]
+    assert chart(record, "watermark")["watermark"] == [None, None]
+    (row, _) = rows_of(record, 0)
+    assert (row.gap.text, row.backlog.text) == ("–", "–")
 
 
-def test_events_are_marked_by_kind_and_listed_newest_first() -> None:
+def test_events_are_listed_newest_first() -> None:
     kinds = ("start", "savepoint", "trouble", "restart", "end", "of another version")
     events = [{"time": at * 1_000_000, "kind": kind, "text": EVIL} for at, kind in enumerate(kinds)]
     record = history([point(at * 1_000_000) for at in range(10)], events=events)
-    assert [mark.kind for mark in chart(record, "backlog").marks] == [*kinds[:-1], ""]
     assert [kind for _, kind, _ in events_of(record)] == list(reversed(kinds))
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "marked", "axis"),
-    [
-        # A job that failed: its error and its end come after its last figure.
-        (95.5, 112.5, ["start", "end"], (95, 113)),
-        (100.0, 110.0, ["start", "end"], (100, 110)),
-        # By how long the events may be away from the points.
-        (-501.0, 710.0, ["end"], (100, 710)),
-        (-500.0, 711.0, ["start"], (-500, 110)),
-    ],
-)
-def test_axis_reaches_to_events_outside_of_the_points(
-    before: float, after: float, marked: list[str], axis: tuple[int, int]
-) -> None:
-    times = {"start": before, "end": after}
-    events = [{"time": round(at * 1e6), "kind": kind, "text": "oh"} for kind, at in times.items()]
-    record = history([point(at * 1_000_000) for at in range(100, 110)], events=events)
-    for drawn in charts_of(record, 0):
-        assert [mark.kind for mark in drawn.marks] == marked
-        assert all(0 <= mark.x <= WIDTH for mark in drawn.marks)
-        assert all(0 <= x <= WIDTH for _, x, _ in coordinates(drawn.path))
-        assert (drawn.start, drawn.end) == tuple(charts._clock(at * 1_000_000) for at in axis)
-
-
-def test_axis_does_not_reach_to_events_before_lost_points() -> None:
-    event = {"time": 0, "kind": "start", "text": "at micro-batch 0"}
-    record = history([point(1_000_000_000)], [point(0), point(1_000_000_000)], events=[event])
-    (mark,) = next(charts_of(record, 1)).marks
-    assert mark.x == 0
-    assert all(not drawn.marks for drawn in charts_of(record, 0))
+    assert [event["time"] for event in columns_of(record, 0)["events"]] == [0, 1, 2, 3, 4, 5]
 
 
 def test_resolution_has_the_newest_event() -> None:
     rings = [point(0)], [point(0)], [point(0)]
     for seconds, span in ((5, 0), (700, 1), (9_000, 2), (10_000_000, 2)):
         event = {"time": seconds * 1_000_000, "kind": "restart", "text": "at micro-batch 1"}
-        record = history(*rings, events=[event])
-        assert span_of(record) == span
-        assert all(drawn.marks for drawn in charts_of(record, span))
+        assert span_of(history(*rings, events=[event])) == span
 
 
-def test_page_shows_charts_and_escapes_events() -> None:
-    record = history([point(0), point(1_000_000)], events=[{"time": 0, "kind": "trouble", "text": EVIL}])
+def test_page_serves_values_and_table_and_escapes_events() -> None:
+    points = [{**each, "job": {**each["job"], "held": f"timer {EVIL}"}} for each in (point(0), point(1_000_000))]
+    record = history(points, events=[{"time": 0, "kind": "trouble", "text": EVIL}])
 
     class WithHistory(Fixed):
         @override
@@ -191,15 +150,20 @@ def test_page_shows_charts_and_escapes_events() -> None:
 
     page = TestClient(app_of(WithHistory(Listed("a", "/a", None, "away"))), base_url=BASE)
     assert page.get("/job/a").status_code == 503
+    assert page.get("/job/a/charts").status_code == page.get("/job/a/history").status_code == 404
     status = {"mode": "done", "micro_batch": 1, "time": 0, "watermark": 0, "causes": [], "stages": [], "name": "a"}
     more = {"restrictions": 0, "backlog": 0.0, "state_bytes": {}, "state_entries": {}, "rate": None}
     page = TestClient(app_of(WithHistory(Listed("a", "/a", {**status, **more}))), base_url=BASE)
-    for address in ("/job/a", "/job/a?span=0", "/job/a?span=x", "/job/a?span=7"):
-        text = page.get(address).text
-        # Three lines, and five parts of a micro-batch.
-        assert text.count("<path") == 8
-        assert "<script" not in text
-    assert "<path" not in page.get("/job/a?span=1").text
+    for query in ("", "?span=0", "?span=x", "?span=7"):
+        for address in ("/job/a", "/job/a/history"):
+            assert "<script" not in OURS.sub("", page.get(f"{address}{query}").text)
+        assert 'data-values="/job/a/charts?span=0"' in page.get(f"/job/a{query}").text
+        assert page.get(f"/job/a/history{query}").text.count("<time data-clock") == 2
+        assert page.get(f"/job/a/charts{query}").json()["times"] == [0, 1]
+    assert page.get("/job/a/charts?after=1").json()["times"] == [1]
+    assert page.get("/job/a/charts").json()["written"] == 1
+    assert "data-values" not in page.get("/job/a?span=1").text
+    assert "No micro-batch with figures" in page.get("/job/a/history?span=1").text
 
 
 def timed(second: int, **job: Any) -> dict[str, Any]:
@@ -207,53 +171,56 @@ def timed(second: int, **job: Any) -> dict[str, Any]:
     return {**found, "job": {**found["job"], **job}}
 
 
-def test_watermark_is_drawn_against_the_clock_with_its_holders() -> None:
-    minute = 60_000_000
+def test_watermark_is_beside_the_clock_with_its_holders() -> None:
+    minute, stages = 60_000_000, ["Read", "Group", "Group 1"]
     held = ["timer Group 1 a"] * 4 + ["restriction Read x~1", "restriction Read x~2"] + [None] * 2
-    points = [timed(100 + at, watermark=[minute + at] * 3, held=text) for at, text in enumerate(held)]
-    (found, *_) = charts_of(history(points), 0, ["Read", "Group", "Group 1"])
-    assert (found.least, found.greatest) == ("1970-01-01 00:01:00Z", "1970-01-01 00:01:48Z")
-    # The clock ends at the top, and the watermark is 40 s below its beginning.
-    assert found.clock == f"M0 {HEIGHT - 4 - 82 * 40 / 48:.1f} L{WIDTH} 4"
-    assert found.holders == ((1, "timer Group 1, 50%"), (2, "restriction Read, 25%"))
-    assert [(hold.number, hold.x, hold.width) for hold in found.holds] == [(1, 0, 180), (2, 180, 90)]
-    # Micro-batches of three seconds, and a minute without a driver.
-    points = [timed(at, watermark=[minute] * 3, held="timer a") for at in (0, 3, 6, 9)]
-    points.append(timed(100, watermark=[minute] * 3, held="timer a"))
-    (found, *_) = charts_of(history(points), 0)
-    assert [(hold.x, hold.width) for hold in found.holds] == [(0, 36), (354, 6)]
-    # The driver ran meanwhile, and committed nothing.
-    (found, *_) = charts_of(history([*points[:-1], {**points[-1], "follows": True}]), 0)
-    assert [(hold.x, hold.width) for hold in found.holds] == [(0, 360)]
-    # A micro-batch after which nothing holds the watermark ends the hold.
-    points = [timed(at, watermark=[minute] * 3, held=None if at == 3 else "timer a") for at in (0, 3, 6, 9)]
-    (found, *_) = charts_of(history(points), 0)
-    assert [(hold.x, hold.width) for hold in found.holds] == [(0, 108), (216, 144)]
-    beginning = [timed(at, watermark=[MIN_TIMESTAMP] * 3) for at in range(3)]
-    assert next(charts_of(history(beginning), 0)).last == "at the beginning or the end"
+    points = [timed(at, watermark=[minute] * 3, behind=[at * 1e6] * 3, held=text) for at, text in enumerate(held)]
+    record = history(points)
+    lines = chart(record, "watermark")
+    assert lines["watermark"] == [60] * 8
+    assert lines["clock"] == [60 + at for at in range(8)]
+    assert columns_of(record, 0, 0, stages)["held"] == ["timer Group 1"] * 4 + ["restriction Read"] * 2 + [""] * 2
+    assert held_shares(record, 0, stages) == "timer Group 1, 50%; restriction Read, 25%"
+    assert [row.held for row in rows_of(record, 0, stages)][:3] == ["", "", "restriction Read"]
+    # Event times of another age do not follow the clock.
+    far = chart(history([timed(0, watermark=[minute] * 3, behind=[5e14] * 3)]), "watermark")
+    assert far == {"watermark": [60], "clock": [None]}
+    beginning = chart(history([timed(at, watermark=[MIN_TIMESTAMP] * 3) for at in range(3)]), "watermark")
+    assert beginning["watermark"] == [None] * 3
 
 
-def test_parts_of_micro_batch_are_stacked() -> None:
+def test_parts_of_micro_batch_are_means() -> None:
     parts = {"micro_batches": 2.0, "seconds": 2.0, "user": 1.0, "spark": 0.5, "plan": 0.25, "commit": 0.5}
-    found = chart(history([timed(at, **parts) for at in (*range(5), *range(60, 65))]), "micro-batch by part")
-    assert [(part.name, part.last) for part in found.parts] == [
-        ("commit", "0.25 s"),
-        ("other", "0.12 s"),
-        ("plan", "0.12 s"),
-        ("Spark", "0.25 s"),
-        ("transforms", "0.50 s"),
-    ]
-    assert found.last == "1.25 s"
-    # No driver ran between.
-    assert [part.path.count("M") for part in found.parts] == [2] * 5
-    assert f"M0 {HEIGHT} L0 4 " in found.parts[0].path
+    record = history([timed(at, **parts) for at in range(5)])
+    assert {name: column[-1] for name, column in chart(record, "micro-batch by part").items()} == {
+        "transforms": 0.5,
+        "Spark": 0.25,
+        "plan": 0.125,
+        "other": 0.125,
+        "commit": 0.25,
+    }
+    row = rows_of(record, 0)[0]
+    assert (row.seconds.text, row.micro_batches.text) == ("1.25 s", "2")
 
 
 def test_charts_have_gap_and_rates_of_the_samples() -> None:
     points = [timed(at, behind=[2e6] * 3, rate=[15.0, 17.0, 16.0], read_rate=[40.0] * 3) for at in range(3)]
-    found = {each.name: each for each in charts_of(history(points), 0)}
-    assert found["watermark gap"].last == "2.00 s"
-    source = found["elements per second from sources, mean of a minute"]
-    assert (source.least, source.greatest, source.last) == ("15", "17", "16")
-    assert found["elements per second that all stages read, mean of a minute"].last == "40"
-    assert found["micro-batch by part, mean"].last == "0.50 s"
+    record = history(points)
+    assert chart(record, "elements from sources") == {"last": [16] * 3, "least": [15] * 3, "greatest": [17] * 3}
+    assert chart(record, "elements that all stages read")["last"] == [40] * 3
+    row = rows_of(record, 0)[0]
+    assert (row.gap.text, row.rate.text, row.rate.hint) == ("2.00 s", "16", "from 15 to 17")
+
+
+def test_rows_have_micro_batches_newest_first_with_failures() -> None:
+    troubles = [
+        {"time": round(at * 1e6), "kind": kind, "text": f"micro-batch {at} failed: oh"}
+        for at, kind in ((98.2, "trouble"), (98.9, "trouble"), (99.0, "trouble"), (97.5, "savepoint"))
+    ]
+    points = [point(at * 1_000_000, a=at, b=1) for at in range(100)]
+    rows = rows_of(history(points, events=sorted(troubles, key=lambda each: each["time"])), 0)
+    assert len(rows) == ROWS_SHOWN
+    assert [row.time for row in rows[:3]] == [99_000_000, 98_000_000, 97_000_000]
+    assert [row.elements.text for row in rows[:3]] == ["100", "99", "98"]
+    assert [row.failures.text for row in rows[:3]] == ["1", "2", "0"]
+    assert rows[1].failures.hint == "micro-batch 98.2 failed: oh; micro-batch 98.9 failed: oh"

@@ -11,6 +11,19 @@
     frame.scrollTop += inner.top + inner.height / 2 - outer.top - outer.height / 2;
   }
 
+  // Only a change is announced to those who hear the page.
+  function say(element, text) {
+    if (element.textContent !== text) element.textContent = text;
+  }
+
+  // The server shows UTC, which stays as the hint.
+  function localize() {
+    for (const time of document.querySelectorAll("time[data-clock]")) {
+      say(time, new Date(Number(time.dataset.clock) / 1000).toLocaleString("sv"));
+    }
+  }
+
+  localize();
   let version = document.body.dataset.version;
   // A page that does not change has none.
   if (version === undefined) return;
@@ -35,11 +48,6 @@
     return `${Math.round(seconds / size)} ${unit}`;
   }
 
-  // Only a change is announced to those who hear the page.
-  function say(element, text) {
-    if (element.textContent !== text) element.textContent = text;
-  }
-
   function tick() {
     if (document.hidden) return;
     const seconds = Math.round((Date.now() - heard) / 1000);
@@ -60,6 +68,7 @@
     for (const time of document.querySelectorAll("time[data-at]")) {
       say(time, `${span(Math.max(0, (Date.now() * 1000 - ahead - Number(time.dataset.at)) / 1e6))} ago`);
     }
+    localize();
   }
 
   function parsed(html, old) {

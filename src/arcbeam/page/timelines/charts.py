@@ -1,177 +1,127 @@
-"""Charts of a job's figures over time, as the coordinates of SVG paths.
+"""A job's figures over time: as columns of values, which a browser draws (`static/charts.js`), and as rows of a table.
 
-Owns which figures are drawn, their scale, and how points become a path. Knows the record of a history only; see
+Owns which figures are shown, with their units, and where a line is interrupted. Knows the record of a history only; see
 `arcbeam.streaming.status.history.history_record`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, long_shown
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, is_far, long_shown
+from arcbeam.page.views import Cell
 from arcbeam.streaming.status.history import RINGS
 from arcbeam.streaming.status.status import PARTS
-from arcbeam.streaming.status.words import Record, bytes_shown, shown
-
-WIDTH: Final = 360
-HEIGHT: Final = 90
-LANE: Final = 12
-"""The height of the lane below a chart that shows what held the watermark."""
-_PAD: Final = 4
-"""Free space above and below a path, so that its line is not cut off."""
-_COLUMNS: Final = 150
-"""A path has two points at most in each of them."""
+from arcbeam.streaming.status.words import Record, bytes_shown
 
 _GAP: Final = 5
 """Points are missing where two are farther apart than this many times the usual distance."""
-
-_STEPS: Final = 60
-"""A stack or a lane has this many columns at most."""
 _HOLDERS: Final = 4
 """The number of holders of the watermark that are named; the others are together."""
-_PARTS: Final = (("user", "transforms"), ("spark", "Spark"), ("plan", "plan"), ("", "other"), ("commit", "commit"))
-"""Parts of a micro-batch, from the bottom to the top. What is not in the others is ""."""
-
 _STARTS: Final = frozenset({"start", "restart"})
 """Events of a driver that starts: nothing ran between the last point before it and the first one after it."""
-_KINDS: Final = frozenset({"start", "restart", "savepoint", "trouble", "end"})
 EVENTS_SHOWN: Final = 20
-
+ROWS_SHOWN: Final = 60
 SPANS: Final = ("10 min", "2 h", "7 d")
 """What the rings of a history hold, the finest first."""
 
-
-class Range(NamedTuple):
-    """The least and the greatest value in the time of a point or column."""
-
-    time: int
-    least: float
-    greatest: float
-    last: float
+Values = Sequence[float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """An event on the time axis, with its kind."""
-
-    x: float
-    text: str
-    kind: str = ""
-
-
-class Part(NamedTuple):
-    """A part of a stack: its name, the data of its area down to the axis, and its last value as text."""
-
-    name: str
-    path: str
-    last: str
-
-
-class Hold(NamedTuple):
-    """What held the watermark for some time: the number of its holder (0: another one), its place in the lane."""
-
-    number: int
-    x: float
-    width: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart, `WIDTH` times `HEIGHT`.
+class Figure(NamedTuple):
+    """A figure over time.
 
     Attributes:
-        name: what it shows, with its unit.
-        path: the path's data; "" if no value is known.
-        dots: the part of it that has no length; "" if there is none.
-        least, greatest, last: as text.
-        start, end: of the time axis.
-        marks: events.
-        clock: the data of the clock's line; "" if it is not drawn.
-        parts: of a stack, from the top to the bottom: each covers those before it. () if the chart is none.
-        holds: the lane below; () if there is none.
-        holders: their numbers and names, with the share of time.
+        name: what it is.
+        unit: of its values: "s", "B", "/s", "" (a number), or "time", in seconds since 1970.
+        lines: the names of its values. A gauge has the least, the greatest and the last one of a point.
+        values: returns them from a point; None: unknown.
+        stacked: whether the values are parts of a whole.
     """
 
     name: str
-    path: str
-    least: str
-    greatest: str
-    last: str
-    start: str
-    end: str
-    marks: tuple[Mark, ...]
-    dots: str = ""
-    clock: str = ""
-    parts: tuple[Part, ...] = ()
-    holds: tuple[Hold, ...] = ()
-    holders: tuple[tuple[int, str], ...] = ()
+    unit: str
+    lines: Sequence[str]
+    values: Callable[[Record], Values]
+    stacked: bool = False
 
 
-Value = Callable[[Mapping[str, Any]], tuple[float, float, float] | None]
-"""Returns least, greatest and last value of a point; None: unknown."""
+_GAUGE: Final = ("last", "least", "greatest")
+_NONE: Final = (None, None, None)
 
 
-def _gauge(name: str, scale: float = 1.0) -> Value:
-    def value(point: Mapping[str, Any]) -> tuple[float, float, float] | None:
-        found = point["job"].get(name)
-        if found is None or any(each is None for each in found):
-            return None
+def _gauge(name: str, scale: float = 1.0) -> Callable[[Record], Values]:
+    def values(point: Record) -> Values:
+        found = point["job"].get(name) or _NONE
+        if any(each is None for each in found):
+            return _NONE
         least, greatest, last = (each * scale for each in found)
-        return least, greatest, last
+        return last, least, greatest
 
-    return value
-
-
-def _watermark(point: Mapping[str, Any]) -> tuple[float, float, float] | None:
-    found = point["job"].get("watermark")
-    if found is None or any(each is None or not MIN_TIMESTAMP < each < END_OF_GLOBAL_WINDOW for each in found):
-        return None
-    least, greatest, last = found
-    return least, greatest, last
+    return values
 
 
-def _of_stages(name: str) -> Value:
-    def value(point: Mapping[str, Any]) -> tuple[float, float, float]:
-        return (sum(stage.get(name) or 0 for stage in point["stages"].values()),) * 3
-
-    return value
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.2f} s" if value < 10 else long_shown(value)
+def _watermark_and_clock(point: Record) -> Values:
+    """Return the watermark, and the clock if the watermark follows it."""
+    *_, last = point["job"].get("watermark") or _NONE
+    *_, behind = point["job"].get("behind") or _NONE
+    if last is None or not MIN_TIMESTAMP < last < END_OF_GLOBAL_WINDOW:
+        return None, None
+    return last / 1e6, None if behind is None or is_far(behind / 1e6) else (last + behind) / 1e6
 
 
-def _number(value: float) -> str:
-    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+def _parts(point: Record) -> Values:
+    """Return the mean seconds of the parts of a micro-batch, from the bottom of the stack."""
+    job = point["job"]
+    if not job.get("micro_batches") or job.get("seconds") is None:
+        return (None,) * 5
+    of = {part: (job.get(part) or 0.0) / job["micro_batches"] for part in PARTS}
+    other = max(0.0, of["seconds"] - of["user"] - of["spark"] - of["plan"])
+    return of["user"], of["spark"], of["plan"], other, of["commit"]
 
 
-_STATE: Final = _gauge("state_bytes")
-_CHARTS: Final[tuple[tuple[str, Value, Callable[[float], str]], ...]] = (
-    ("watermark gap", _gauge("behind", 1e-6), _seconds),
-    ("elements per second from sources, mean of a minute", _gauge("rate"), _number),
-    ("elements per second that all stages read, mean of a minute", _gauge("read_rate"), _number),
-    ("backlog (units of the DoFns)", _gauge("backlog"), _number),
-    ("state", _STATE, lambda value: bytes_shown(round(value))),
-    ("late elements dropped", _of_stages("late"), _number),
+def _total(name: str) -> Callable[[Record], Values]:
+    return lambda point: (sum(stage.get(name) or 0 for stage in point["stages"].values()),)
+
+
+_GAP_FIGURE: Final = Figure("watermark gap", "s", _GAUGE, _gauge("behind", 1e-6))
+_RATE: Final = Figure("elements from sources, mean of a minute", "/s", _GAUGE, _gauge("rate"))
+_BACKLOG: Final = Figure("backlog (units of the DoFns)", "", _GAUGE, _gauge("backlog"))
+_MICRO_BATCH: Final = Figure(
+    "micro-batch by part, mean", "s", ("transforms", "Spark", "plan", "other", "commit"), _parts, stacked=True
 )
+_STATE: Final = Figure("state", "B", _GAUGE, _gauge("state_bytes"))
+FIGURES: Final = (
+    Figure("watermark", "time", ("watermark", "clock"), _watermark_and_clock),
+    _GAP_FIGURE,
+    _RATE,
+    Figure("elements that all stages read, mean of a minute", "/s", _GAUGE, _gauge("read_rate")),
+    _BACKLOG,
+    _MICRO_BATCH,
+    _STATE,
+    Figure("late elements dropped", "", ("dropped",), _total("late")),
+)
+"""All of these are drawn."""
 
 
-def _kind(event: Mapping[str, Any]) -> str:
-    """Return a kind that the page has a line for: another version may know more."""
-    kind = str(event["kind"])
-    return kind if kind in _KINDS else ""
+class Row(NamedTuple):
+    """A row of the table: what was committed in the time of a point."""
 
-
-def _clock(time: int) -> str:
-    """Return a time to the second."""
-    return shown(time - time % 1_000_000).replace(".000Z", "Z")
+    time: int
+    micro_batches: Cell
+    seconds: Cell
+    elements: Cell
+    failures: Cell
+    gap: Cell
+    rate: Cell
+    backlog: Cell
+    state: Cell
+    held: str
 
 
 def span_of(history: Record) -> int:
@@ -190,290 +140,161 @@ def span_of(history: Record) -> int:
 
 
 def _reach(ring: Record) -> float:
-    """Return by how many microseconds events may extend the axis of a resolution: by as much as its points cover."""
+    """Return by how many microseconds events may be after the last point: by as much as the points cover."""
     size = dict(RINGS[:-1]).get(ring["width"])
     return float("inf") if size is None else float(size * ring["width"])
 
 
-def _axis(history: Record, span: int) -> tuple[int, int]:
-    """Return the time axis of a resolution: its points, and events before and after them."""
-    ring, events = history["rings"][span], [event["time"] for event in history["events"]]
-    points, width, reach = ring["points"], ring["width"], _reach(ring)
-    start, end = points[0]["time"], points[-1]["time"] + width
-    coarser = [other for other in history["rings"][span + 1 :] if other["points"]]
-    # Where earlier points are lost, events before the first one would be in an empty part.
-    is_whole = len(points) < dict(RINGS).get(width, len(points) + 1)
-    if is_whole and all(other["points"][0]["time"] + other["width"] > start for other in coarser):
-        first = min((at for at in events if at >= start - reach), default=start)
-        # Columns remain at multiples of the width.
-        start -= max(0, -(-(start - first) // width)) * width
-    last = max((at for at in events if at <= end + reach), default=end)
-    return start, end + max(0, -(-(last - end) // width)) * width
+def newest_of(history: Record, span: int) -> str:
+    """Return what changes whenever the values of a resolution change; "" if it has none."""
+    points = history["rings"][span]["points"] if history["rings"] else ()
+    return f"{points[-1]['time']}-{points[-1]['job'].get('micro_batches')}-{len(history['events'])}" if points else ""
 
 
-def charts_of(history: Record, span: int, stages: Sequence[str] = ()) -> Iterator[Chart]:
-    """Yield the charts of a job.
+def last_time(history: Record, span: int) -> int:
+    """Return the time of the last point of a resolution, in seconds since 1970; 0: it has none."""
+    points = history["rings"][span]["points"] if len(history["rings"]) > span else ()
+    return points[-1]["time"] // 1_000_000 if points else 0
+
+
+def columns_of(history: Record, span: int, after: int = 0, stages: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the charts of a resolution, as JSON values.
 
     Args:
         history: the record of its history. A point may have `follows`: a driver ran since the point before it.
         span: the number of a resolution.
+        after: leave out points before this time, in seconds since 1970.
         stages: the names of the job's stages.
+
+    Returns:
+        `times`, in seconds since 1970; `charts`, each with its values in columns; `held`, by what; `events`. Where a
+        line is interrupted, all values of a time are unknown.
     """
-    ring = history["rings"][span]
-    points, width = ring["points"], ring["width"]
-    if not points:
-        return
-    start, end = _axis(history, span)
-    scale = WIDTH / (end - start)
-    marks = tuple(
-        Mark(
-            round((event["time"] - start) * scale, 1),
-            f"{_clock(event['time'])} {event['kind']}: {event['text']}",
-            _kind(event),
-        )
-        for event in history["events"]
-        if start <= event["time"] <= end
-    )
+    points = history["rings"][span]["points"] if history["rings"] else []
+    breaks = set(_breaks(history, span))
+    holder = _holders(stages)
+    rows: list[tuple[float, Record | None]] = []
+    for before, point in pairwise((None, *points)):
+        if point["time"] < after * 1e6:
+            continue
+        if before is not None and point["time"] in breaks:
+            rows.append(((before["time"] + point["time"]) / 2e6, None))
+        rows.append((point["time"] / 1e6, point))
+    charts = [
+        {
+            "name": each.name,
+            "unit": each.unit,
+            "lines": each.lines,
+            "stacked": each.stacked,
+            "values": _columns(each, [point for _, point in rows]),
+        }
+        for each in FIGURES
+    ]
+    return {
+        "times": [time for time, _ in rows],
+        "charts": charts,
+        "held": [holder(point["job"].get("held")) if point else "" for _, point in rows],
+        "events": [{**event, "time": event["time"] / 1e6} for event in history["events"]],
+        "start": points[0]["time"] / 1e6 if points else 0,
+    }
+
+
+def _columns(figure: Figure, points: Sequence[Record | None]) -> list[list[float | None]]:
+    unknown = (None,) * len(figure.lines)
+    found = [unknown if point is None else figure.values(point) for point in points]
+    digits = ".13g" if figure.unit == "time" else ".6g"
+    return [
+        [None if value is None else float(format(value, digits)) for value in column]
+        for column in zip(*found, strict=True)
+    ] or [[] for _ in figure.lines]
+
+
+def _breaks(history: Record, span: int) -> Iterator[int]:
+    """Yield the times of points before which nothing is known, or before which a driver started."""
+    ring = history["rings"][span] if history["rings"] else {"points": (), "width": 1}
+    width, times = ring["width"], [point["time"] for point in ring["points"]]
     # Points begin at multiples of their width.
     starts = sorted(event["time"] // width * width for event in history["events"] if event["kind"] in _STARTS)
-    yield _against_the_clock(points, width, start, end, marks, stages, starts)
-    for name, value, text in _CHARTS:
-        if value is _STATE:
-            yield _stack(points, width, start, end, marks, starts)
-        ranges = [Range(point["time"], *found) for point in points if (found := value(point)) is not None]
-        if not ranges:
-            yield Chart(name, "", "", "", "unknown", _clock(start), _clock(end), marks)
-            continue
-        least, greatest = min(each.least for each in ranges), max(each.greatest for each in ranges)
-        lines = _lines(ranges, width, start, end, least, greatest, _follows(points), starts)
-        shown_values = text(least), text(greatest), text(ranges[-1].last)
-        dots = " ".join(line for line in lines if "L" not in line)
-        yield Chart(name, " ".join(lines), *shown_values, _clock(start), _clock(end), marks, dots)
+    # A micro-batch of many seconds leaves no point in most of them.
+    usual = median([then - each for each, then in pairwise(times)] or [0])
+    for before, point in pairwise(ring["points"]):
+        is_far_off = point["time"] - before["time"] > max(2 * width, _GAP * usual) and not point.get("follows")
+        if is_far_off or bisect_right(starts, before["time"]) < bisect_right(starts, point["time"]):
+            yield point["time"]
 
 
-def _against_the_clock(
-    points: Sequence[Record],
-    width: int,
-    start: int,
-    end: int,
-    marks: tuple[Mark, ...],
-    stages: Sequence[str],
-    starts: Sequence[int],
-) -> Chart:
-    """Return the chart of the watermark and the clock, with what held the watermark."""
-    name, axis = "watermark (line) and clock (dashed)", (_clock(start), _clock(end))
-    ranges = [Range(point["time"], *found) for point in points if (found := _watermark(point)) is not None]
-    if not ranges:
-        return Chart(name, "", "", "", "at the beginning or the end", *axis, marks)
-    least = min(start, *(each.least for each in ranges))
-    greatest = max(end, *(each.greatest for each in ranges))
-    lines = _lines(ranges, width, start, end, least, greatest, _follows(points), starts)
-    texts = (_clock(int(least)), _clock(int(greatest)), _clock(int(ranges[-1].last)))
-    heights = [_height(each, least, greatest) for each in (start, end)]
-    clock = f"M0 {heights[0]:g} L{WIDTH} {heights[1]:g}"
-    dots = " ".join(line for line in lines if "L" not in line)
-    holds, holders = _held(points, width, start, end, stages)
-    scale = WIDTH / (end - start)
-    for began, ended in _outages(points, width, starts):
-        holds = tuple(_without(holds, (began - start) * scale, (ended - start) * scale))
-    return Chart(name, " ".join(lines), *texts, *axis, marks, dots, clock, (), holds, holders)
+def _holders(stages: Sequence[str]) -> Callable[[str | None], str]:
+    """Return a function from what holds the watermark to its kind and stage: a restriction's own name changes often."""
+    known, found = sorted(stages, key=len, reverse=True), dict[str, str]()
 
-
-def _outages(points: Sequence[Record], width: int, starts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the times without points before each start of a driver."""
-    for before, then in pairwise(point["time"] for point in points):
-        if before + width < then and _is_started(before, starts, then):
-            yield before + width, then
-
-
-def _without(holds: Iterable[Hold], began: float, ended: float) -> Iterator[Hold]:
-    """Yield what is left of holds without a part of the lane."""
-    for hold in holds:
-        until = hold.x + hold.width
-        if until <= began or ended <= hold.x:
-            yield hold
-            continue
-        for x, to in ((hold.x, began), (ended, until)):
-            if x < to:
-                yield hold._replace(x=round(x, 1), width=round(to - x, 1))
-
-
-def _is_started(before: int, starts: Sequence[int], at: int) -> bool:
-    """Return whether a driver started after a point, or column, and not after a later one; `starts` is sorted."""
-    return bisect_right(starts, before) < bisect_right(starts, at)
-
-
-def _height(value: float, least: float, greatest: float) -> float:
-    """Return the y of a value in a chart with that range."""
-    part = (value - least) / (greatest - least) if greatest > least else 0.0
-    return round(_PAD + (HEIGHT - 2 * _PAD) * (1 - part), 1)
-
-
-def _held(
-    points: Sequence[Record], width: int, start: int, end: int, stages: Sequence[str]
-) -> tuple[tuple[Hold, ...], tuple[tuple[int, str], ...]]:
-    """Return what held the watermark in each column, and the most frequent holders."""
-    columns: dict[int, Counter[str]] = {}
-    column = max(width, -(-(end - start) // _STEPS))
-    known = sorted(stages, key=len, reverse=True)
-    for point in points:
-        found = columns.setdefault((point["time"] - start) // column, Counter())
-        if held := point["job"].get("held"):
+    def holder(held: str | None) -> str:
+        if not held:
+            return ""
+        if held not in found:
             kind, _, rest = held.partition(" ")
-            # Its own name, as that of a restriction, changes often.
-            found[f"{kind} {next((stage for stage in known if rest.startswith(stage)), rest)}"] += 1
-    most = {at: found.most_common(1)[0][0] for at, found in columns.items() if found}
-    often = Counter(most.values()).most_common(_HOLDERS)
-    numbers = {text: number for number, (text, _) in enumerate(often, 1)}
-    holds: list[Hold] = []
-    size, longest = column * WIDTH / (end - start), max(2, _GAP * _usual(columns))
-    follows = None if (time := _follows(points)) is None else (time - start) // column
-    for at, then in pairwise([*columns, 2 * _STEPS]):
-        if at not in most:
-            continue
-        text, x = most[at], round(at * size, 1)
-        # It held until the next micro-batch, if a driver ran.
-        is_next = then - at <= longest or (then in columns and _is_between(at, follows, then))
-        until = min(WIDTH, (then if is_next else at + 1) * size)
-        if holds and holds[-1].text == text and abs(x - holds[-1].x - holds[-1].width) < size / 2:
-            holds[-1] = holds[-1]._replace(width=round(until - holds[-1].x, 1))
-        else:
-            holds.append(Hold(numbers.get(text, 0), x, round(until - x, 1), text))
-    named = tuple((number, f"{text}, {of / len(columns):.0%}") for number, (text, of) in enumerate(often, 1))
-    return tuple(holds), named
+            found[held] = f"{kind} {next((stage for stage in known if rest.startswith(stage)), rest)}"
+        return found[held]
+
+    return holder
 
 
-def _usual(columns: Iterable[int]) -> float:
-    """Return the usual distance of columns."""
-    return median([then - each for each, then in pairwise(columns)] or [1])
-
-
-def _stack(
-    points: Sequence[Record], width: int, start: int, end: int, marks: tuple[Mark, ...], starts: Sequence[int]
-) -> Chart:
-    """Return the chart of the mean micro-batch by part."""
-    name, axis = "micro-batch by part, mean", (_clock(start), _clock(end))
-    column = max(width, -(-(end - start) // _STEPS))
-    sums: dict[int, dict[str, float]] = {}
-    for point in points:
-        job = point["job"]
-        if job.get("micro_batches") and job.get("seconds") is not None:
-            of = sums.setdefault((point["time"] - start) // column, dict.fromkeys((*PARTS, "micro_batches"), 0.0))
-            for part in of:
-                of[part] += job.get(part) or 0.0
-    if not sums:
-        return Chart(name, "", "", "", "unknown", *axis, marks)
-    layers = {at: _layers(of) for at, of in sums.items()}
-    totals = {at: sum(each) for at, each in layers.items()}
-    greatest, last = max(totals.values()), layers[max(layers)]
-    usual, size = _usual(layers), column * WIDTH / (end - start)
-    follows = None if (time := _follows(points)) is None else (time - start) // column
-    started = [(each - start) // column for each in starts]
-    parts = [
-        Part(
-            _PARTS[number][1],
-            _area(
-                {at: sum(each[: number + 1]) for at, each in layers.items()}, usual, size, greatest, follows, started
-            ),
-            _seconds(last[number]),
+def rows_of(history: Record, span: int, stages: Sequence[str] = ()) -> list[Row]:
+    """Return the newest points of a resolution as rows of a table, the newest first."""
+    points = history["rings"][span]["points"] if history["rings"] else []
+    width, holder = history["rings"][span]["width"] if points else 1, _holders(stages)
+    failures = [event for event in history["events"] if event["kind"] == "trouble"]
+    times = [event["time"] for event in failures]
+    rows = []
+    for point in reversed(points[-ROWS_SHOWN:]):
+        time, job = point["time"], point["job"]
+        failed = failures[bisect_left(times, time) : bisect_left(times, time + width)]
+        rows.append(
+            Row(
+                time,
+                Cell(f"{job.get('micro_batches') or 0:,.0f}"),
+                _duration(point),
+                Cell(f"{_total('read')(point)[0]:,.0f}", "that all stages have read"),
+                Cell(f"{len(failed):,}", "; ".join(event["text"] for event in failed)),
+                _last(_GAP_FIGURE, point),
+                _last(_RATE, point),
+                _last(_BACKLOG, point),
+                _last(_STATE, point),
+                holder(job.get("held")),
+            )
         )
-        for number in reversed(range(len(_PARTS)))
-    ]
-    texts = _seconds(min(totals.values())), _seconds(greatest), _seconds(sum(last))
-    return Chart(name, parts[0].path, *texts, *axis, marks, parts=tuple(parts))
+    return rows
 
 
-def _layers(of: Mapping[str, float]) -> list[float]:
-    """Return the mean seconds of the parts of a micro-batch, in the order of `_PARTS`."""
-    other = of["seconds"] - sum(of[name] for name, _ in _PARTS if name not in ("", "commit"))
-    return [max(0.0, of[name] if name else other) / of["micro_batches"] for name, _ in _PARTS]
+def _duration(point: Record) -> Cell:
+    known = [value for value in _parts(point) if value is not None]
+    parts = ", ".join(f"{name} {value:.2f} s" for name, value in zip(_MICRO_BATCH.lines, known, strict=False))
+    return Cell(f"{sum(known):.2f} s", parts) if known else Cell("–", "no micro-batch was measured in this time")
 
 
-def _area(
-    tops: Mapping[int, float], usual: float, size: float, greatest: float, follows: int | None, starts: Sequence[int]
-) -> str:
-    """Return the data of an area from the axis to a value in each column; it ends where columns are missing.
-
-    Args:
-        tops: the values, by the number of the column.
-        usual: the distance of columns.
-        size: the width of a column in the chart.
-        greatest: value of the chart.
-        follows: the column before which none is missing; None: there is none.
-        starts: the columns in which a driver started.
-    """
-    runs: list[list[tuple[float, float]]] = []
-    before = None
-    for at, top in tops.items():
-        is_far = before is None or at - before > max(2, _GAP * usual)
-        is_interrupted = before is not None and at - before > 1 and _is_started(before, starts, at)
-        if before is None or is_interrupted or (is_far and not _is_between(before, follows, at)):
-            runs.append([])
-        before = at
-        y = _height(top, 0.0, greatest)
-        runs[-1] += [(round(at * size, 1), y), (round(min(WIDTH, (at + 1) * size), 1), y)]
-    return " ".join(
-        f"M{run[0][0]:g} {HEIGHT} {' '.join(f'L{x:g} {y:g}' for x, y in run)} L{run[-1][0]:g} {HEIGHT}Z" for run in runs
-    )
+def _last(figure: Figure, point: Record) -> Cell:
+    last, least, greatest = figure.values(point)
+    if last is None or least is None or greatest is None:
+        return Cell("–", "unknown")
+    text = {"s": _seconds, "B": lambda value: bytes_shown(round(value))}.get(figure.unit, _number)
+    return Cell(text(last), "" if least == greatest else f"from {text(least)} to {text(greatest)}")
 
 
-def events_of(history: Record) -> Iterator[tuple[str, str, str]]:
+def held_shares(history: Record, span: int, stages: Sequence[str]) -> str:
+    """Return what held the watermark most often in a resolution, with its share of the time; "" if nothing did."""
+    points, holder = history["rings"][span]["points"] if history["rings"] else [], _holders(stages)
+    often = Counter(filter(None, (holder(point["job"].get("held")) for point in points)))
+    return "; ".join(f"{text}, {count / len(points):.0%}" for text, count in often.most_common(_HOLDERS))
+
+
+def events_of(history: Record) -> Iterator[tuple[int, str, str]]:
     """Yield the newest events of a job, the newest first: time, kind and text."""
     for event in reversed(history["events"][-EVENTS_SHOWN:]):
-        yield _clock(event["time"]), str(event["kind"]), str(event["text"])
+        yield event["time"], str(event["kind"]), str(event["text"])
 
 
-def _follows(points: Sequence[Record]) -> int | None:
-    """Return the time of the point before which none is missing, however long ago the one before it is; None: none."""
-    return next((point["time"] for point in reversed(points) if point.get("follows")), None)
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value < 10 else long_shown(value)
 
 
-def _is_between(before: int, follows: int | None, at: int) -> bool:
-    return follows is not None and before < follows <= at
-
-
-def _lines(
-    ranges: Sequence[Range],
-    width: int,
-    start: int,
-    end: int,
-    least: float,
-    greatest: float,
-    follows: int | None,
-    starts: Sequence[int],
-) -> Sequence[str]:
-    """Return the data of lines, which end where points are missing, or a driver started.
-
-    A point without neighbours is a dot.
-    """
-    column = max(width, (end - start) // _COLUMNS)
-    joined = list(_joined(ranges, column, starts))
-    # A micro-batch of many seconds leaves no point in most of them.
-    usual = median([then.time - each.time for each, then in pairwise(joined)] or [0])
-    longest = max(2 * column, _GAP * usual)
-    lines: list[list[str]] = []
-    for at, each in enumerate(joined):
-        before = joined[at - 1].time
-        is_far = each.time - before > longest and not _is_between(before, follows, each.time)
-        if not at or is_far or _is_started(before, starts, each.time):
-            lines.append([])
-        x = round((min(each.time + column / 2, end) - start) * WIDTH / (end - start), 1)
-        for value in dict.fromkeys((each.least, each.greatest)):
-            lines[-1].append(f"{x:g} {_height(value, least, greatest):g}")
-    # A line of no length is drawn as a dot, because its ends are round.
-    return ["M" + " L".join(line) + ("h0" if len(line) == 1 else "") for line in lines]
-
-
-def _joined(ranges: Sequence[Range], column: int, starts: Sequence[int]) -> Iterator[Range]:
-    """Yield one range for each column that has points; two if a driver started between them."""
-    first = ranges[0].time
-    current = ranges[0]
-    for each in ranges[1:]:
-        is_same = (each.time - first) // column == (current.time - first) // column
-        if is_same and not _is_started(current.time, starts, each.time):
-            lowest, highest = min(current.least, each.least), max(current.greatest, each.greatest)
-            current = Range(current.time, lowest, highest, each.last)
-        else:
-            yield current
-            current = each
-    yield current
+def _number(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
