@@ -29,6 +29,7 @@ _APART = {
     "page/live.py": _SHOWN,
     "page/memory.py": _SHOWN,
     "page/samplepages.py": _SHOWN,
+    "page/timelines/charts.py": _SHOWN,
     "page/control.py": "the number of users' requests that are remembered",
     "page/access/security.py": "the length of a form",
     "jobs/metrics.py": _SHOWN,

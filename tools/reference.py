@@ -224,6 +224,18 @@ _FIGURES = (
         "Of all sources (splittable DoFns): what they emit, not what they read.",
     ),
     (
+        "input rate",
+        "elements per second",
+        "On the page: the rate of the job, plus the growth of its backlog per second in the last minute. It is "
+        "exact if the backlog counts elements.",
+    ),
+    (
+        "catches up in",
+        "seconds",
+        "On the page: the backlog, divided by how much it falls per second in the last minute. Unknown if it does not "
+        "fall.",
+    ),
+    (
         "in (`read`)",
         "elements",
         "Arrived at a stage from other stages. An accumulator counts as the elements that were combined into "

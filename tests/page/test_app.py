@@ -203,6 +203,54 @@ def test_filter_and_newest_first(job: FolderBlobs) -> None:
     assert "/job/b" not in text
 
 
+@pytest.mark.contract("PAGE-01")
+def test_failed_jobs_come_first_and_states_are_filtered(job: FolderBlobs) -> None:
+    record = {**record_of(job), "due": None, "causes": []}
+    failed = {**record, "ended": {"state": "FAILED", "why": "KeyError: 'user'"}}
+    page = client(
+        Fixed(Listed("a", "/a", {**record, "mode": "done"}), Listed("b", "/b", record), Listed("c", "/c", failed))
+    )
+    found = re.findall(r'href="/job/(\w)"', page.get("/").text)
+    assert found == ["c", "b", "a"]
+    for state, id in (("failed", "c"), ("running", "b"), ("done", "a")):
+        text = page.get(f"/?state={state}").text
+        assert re.findall(r'href="/job/(\w)"', text) == [id]
+        assert f"<option selected>{state}</option>" in text
+        assert [each["id"] for each in page.get(f"/json?state={state}").json()] == [id]
+    assert "No job of 3 is running and has “zzz” in its name" in page.get("/?state=running&q=zzz").text
+
+
+@pytest.mark.contract("PAGE-01")
+def test_title_and_icon_have_the_state(job: FolderBlobs) -> None:
+    record = {**record_of(job), "due": None, "causes": []}
+    failed = {**record, "ended": {"state": "FAILED", "why": "KeyError: 'user'"}}
+    page = client(Fixed(Listed("a", "/a", {**record, "name": "words"}), Listed("b", "/b", {**failed, "name": "words"})))
+    good, bad = page.get("/job/a").text, page.get("/job/b").text
+    assert "<title>OK: words – arcbeam</title>" in good
+    assert 'href="/static/icon.svg"' in good
+    assert "<title>Failed: words – arcbeam</title>" in bad
+    assert 'href="/static/icon-error.svg"' in bad
+    assert page.get("/static/icon-error.svg").status_code == page.get("/static/icon-warning.svg").status_code == 200
+
+
+@pytest.mark.contract("PAGE-01")
+def test_each_page_leads_to_its_data_as_json(job: FolderBlobs) -> None:
+    record = samples.record(2, samples.now(), estimate=float("inf"))
+    jobs = samples.Jobs(Listed("a", "/a", record), histories={"a": samples.history()}, details={"a": {"options": {}}})
+    page = client(jobs, "secret")
+    assert page.get("/job/a/json").status_code == 401
+    page.get("/?token=secret")
+    for path in ("/", "/job/a", "/job/a/stage/1", "/job/a/details", "/job/a/history?span=1"):
+        (address,) = re.findall('href="([^"]+)">The same data as JSON', page.get(path).text)
+        assert page.get(html.unescape(address)).status_code == 200
+    found = page.get("/job/a/json").json()
+    # JSON has no infinite numbers.
+    assert found["record"] == {**record, "estimate": None}
+    assert page.get("/job/a/stage/1/json").json()["stage"] == record["stages"][1]
+    assert page.get("/job/a/details/json").json() == {"options": {}}
+    assert page.get("/job/z/json").status_code == page.get("/job/a/control/drain/json").status_code == 404
+
+
 @pytest.mark.contract("PAGE-14")
 def test_list_says_how_many_jobs_are_loaded(job: FolderBlobs) -> None:
     class Slow(Fixed):

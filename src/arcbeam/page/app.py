@@ -6,9 +6,12 @@ Owns routes and templates. What is shown is chosen in `arcbeam.page.views`.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import count
+from math import isfinite
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +20,7 @@ from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -34,6 +37,7 @@ from arcbeam.page.memory import Kept
 from arcbeam.page.samplepages import SamplePages
 from arcbeam.page.sources import HISTORIES, HISTORY_SECONDS, Listed, Record, Source
 from arcbeam.page.timelines import charts
+from arcbeam.page.timelines.errors import errors_of
 from arcbeam.page.timelines.newest import Newest
 from arcbeam.page.views import Cell, JobRow
 from arcbeam.sizes import remembered
@@ -110,6 +114,12 @@ class Pages:
                 self._board.loaded(_address(request), rendered)
             return HTMLResponse(rendered.html, rendered.code)
 
+        def data(request: Request) -> Response:
+            shown = view(request)
+            if shown.data is None:
+                return _json({"error": "this page has no data"}, shown.code if shown.code >= 400 else 404)
+            return _json(shown.data())
+
         async def events(request: Request) -> Response:
             version = request.headers.get("last-event-id") or request.query_params.get("version", "")
             brief = "brief" in request.query_params
@@ -117,7 +127,7 @@ class Pages:
             found = updates(self._board, page, lambda: self._rendered(view, request), version, brief=brief)
             return StreamingResponse(found, media_type="text/event-stream")
 
-        return [Route(path or "/", page), Route(f"{path}/events", events)]
+        return [Route(path or "/", page), Route(f"{path}/events", events), Route(f"{path}/json", data)]
 
     def _rendered(self, view: View, request: Request) -> Rendered:
         began = time.thread_time()
@@ -133,32 +143,40 @@ class Pages:
             graph, figures = graph.shown(shown.values["record"])
         template = self._templates.get_template(shown.template)
         values = {**shown.values, "graph": None if graph is None else Markup(graph)}  # it is escaped
+        query = f"?{request.url.query}" if request.url.query else ""
+        data = "" if shown.data is None else f"{request.url.path.removesuffix('/events').rstrip('/')}/json{query}"
         now, notices, awaited = round(time.time() * 1e6), self._source.notices(), self._source.starting()
         # What has ended does not change, but the notice goes.
         is_live = shown.live or bool(notices) or bool(awaited)
-        html = template.render(notices=notices, awaited=awaited, live=live, is_live=is_live, now=now, **values)
+        common = {"notices": notices, "awaited": awaited, "live": live, "is_live": is_live, "now": now, "data": data}
+        html = template.render(**common, **values)
         rendered = Rendered(html, fragments | figures, is_live, shown.code)
         html = html.replace(_VERSION, rendered.version, 1)
         return replace(rendered, html=html, cost=time.thread_time() - began)
 
     def jobs(self, request: Request) -> Shown:
         """Return the list of jobs."""
-        wanted = request.query_params.get("q", "")
+        wanted, state = request.query_params.get("q", ""), request.query_params.get("state", "")
         # Others are read meanwhile: count those that are missing in this list.
         listed, unread = list(self._source.jobs()), self._source.unread()
         found = self._rows(listed)
-        found.sort(key=lambda each: (each[0], -each[1].order, each[1].id))
+        # What needs a look comes first, then what runs.
+        found.sort(key=lambda each: (each[1].level != "error", each[0], -each[1].order, each[1].id))
         total, live = len(found), self._source.grows() or not all(over for over, _ in found)
-        rows = [(over, row) for over, row in found if _has(row, wanted.lower())]
-        most = len(rows) if "all" in request.query_params else sum(not over for over, _ in rows) + ENDED_SHOWN
+        rows = [(over, row) for over, row in found if _has(row, wanted.lower()) and state in ("", row.state_word)]
+        ended, most = count(), len(rows) if "all" in request.query_params else ENDED_SHOWN
+        kept = [row for over, row in rows if not over or next(ended) < most]
         values = {
-            "rows": [row for _, row in rows[:most]],
-            "hidden": len(rows[most:]),
+            "rows": kept,
+            "hidden": len(rows) - len(kept),
             "total": total,
             "wanted": wanted,
+            "state": state,
+            "states": sorted({row.state_word for _, row in found} | ({state} - {""})),
             "loading": f"{total:,} of {total + unread:,} jobs are loaded." if unread else "",
         }
-        return Shown("jobs.html", live, values)
+        ids = {row.id for row in kept}
+        return Shown("jobs.html", live, values, data=lambda: [asdict(job) for job in listed if job.id in ids])
 
     def _rows(self, jobs: Sequence[Listed]) -> list[tuple[bool, JobRow]]:
         """Return whether each job has ended, and its row: that of an ended job is made once, because there are many."""
@@ -187,7 +205,7 @@ class Pages:
                 "why": found.why,
                 "control": links(found),
             }
-            return Shown("batch.html", states.is_live(found), of)
+            return Shown("batch.html", states.is_live(found), of, data=lambda: asdict(found))
         if record is None:
             what = f"The job in {found.label} cannot be read."
             return Shown("missing.html", True, {"what": what, "error": found.error}, 503)
@@ -199,7 +217,7 @@ class Pages:
             "row": row,
             "blocked": _blocked(graph, record, row),
             "record": record,
-            "figures": list(views.figures(record)),
+            "figures": list(views.figures(record, charts.backlog_growth(history))),
             "stages": list(views.stage_rows(record)),
             "causes": causes,
             "ended": ended,
@@ -211,12 +229,14 @@ class Pages:
             "graph": graph,
             "ids": {} if graph is None else graph.stages,
             "newest": charts.newest_of(history, span),
+            "failures": errors_of(history),
             "events": list(charts.events_of(history)),
             "spans": charts.SPANS,
             "span": span,
             "control": links(found),
         }
-        return Shown("job.html", states.is_live(found) or _settles(record, history), values)
+        is_live = states.is_live(found) or _settles(record, history)
+        return Shown("job.html", is_live, values, data=lambda: asdict(found))
 
     def _history(self, id: str, record: Record) -> Record:
         """Return the figures of a job over time, up to its status."""
@@ -237,18 +257,19 @@ class Pages:
             "spans": charts.SPANS,
             "span": span,
         }
-        return Shown("history.html", states.is_live(found) or _settles(found.record, history), values)
+        is_live = states.is_live(found) or _settles(found.record, history)
+        return Shown("history.html", is_live, values, data=lambda: charts.columns_of(history, span, 0, stages))
 
     def charts(self, request: Request) -> Response:
         """Return the values of a job's charts, as JSON: all, or those since a time."""
         found, after = self._source.job(request.path_params["id"]), request.query_params.get("after", "")
         if found is None or found.record is None:
-            return JSONResponse({"error": "there is no such job here, or it has no figures over time"}, 404)
+            return _json({"error": "there is no such job here, or it has no figures over time"}, 404)
         history = self._history(found.id, found.record)
         span, since = _span(request, history), int(after) if after.isdecimal() else 0
         written = charts.last_time(self._source.history(found.id) or history, span)
         columns = charts.columns_of(history, span, since, _stages(found.record))
-        return JSONResponse({**columns, "written": written})
+        return _json({**columns, "written": written})
 
     def stage(self, request: Request) -> Shown:
         """Return the page of a stage."""
@@ -257,17 +278,18 @@ class Pages:
         record = None if found is None else found.record
         if found is None or record is None or number >= len(record["stages"]):
             return self._missing("stage")
-        row = states.row_of(found)
+        row, tasks = states.row_of(found), self._source.tasks(id)
         values = {
             "row": row,
             # Without contact, nothing is known now of the stage of a job that ran.
             "contact": not states.is_unknown(found),
             "quiet": bool(views.without_driver(record)),
-            "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number, self._source.tasks(id)),
+            "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number, tasks),
             "number": number,
             "no_samples": samplepages.refused(found),
         }
-        return Shown("stage.html", states.is_live(found), values)
+        data = {"stage": record["stages"][number], "tasks": tasks}
+        return Shown("stage.html", states.is_live(found), values, data=lambda: data)
 
     def details(self, request: Request) -> Shown:
         """Return what is shown of a job on request only."""
@@ -288,7 +310,7 @@ class Pages:
             "before": before,
             "savepoints": list(details.savepoint_rows(of)),
         }
-        return Shown("details.html", states.is_live(found), values)
+        return Shown("details.html", states.is_live(found), values, data=lambda: of)
 
     def _missing(self, what: str) -> Shown:
         """Return the page of a job or stage that is not here, or that is unknown without contact."""
@@ -310,6 +332,22 @@ class Pages:
                 graph = None
             self._graphs[id] = (plan, links), graph
         return graph
+
+
+def _json(value: object, code: int = 200) -> Response:
+    """Return an answer for programs. JSON has no infinite numbers."""
+    return Response(json.dumps(_finite(value), default=str), code, media_type="application/json")
+
+
+def _finite(value: object) -> object:
+    match value:
+        case float():
+            return value if isfinite(value) else None
+        case Mapping():
+            return {str(name): _finite(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+    return value
 
 
 def _cell(value: Cell) -> Markup:

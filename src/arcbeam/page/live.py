@@ -51,12 +51,14 @@ class Shown:
         live: whether it may change.
         values: for the template.
         code: the HTTP status.
+        data: returns the same as JSON values; None: the page has no data of its own.
     """
 
     template: str
     live: bool
     values: Mapping[str, Any] = field(default_factory=dict)
     code: int = 200
+    data: Callable[[], Any] | None = None
 
 
 View = Callable[[Request], Shown]

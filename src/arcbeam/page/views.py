@@ -5,6 +5,7 @@ Owns the choice; the words are those of `arcbeam status`. Returns plain text, wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -34,6 +35,8 @@ from arcbeam.streaming.status.words import (
 
 _AHEAD: Final = 60.0
 """Seconds. Only a watermark that is farther ahead of the clock is shown as ahead: clocks of hosts differ."""
+_STEADY: Final = 1e-4
+"""A backlog that falls by a smaller share in a second does not fall."""
 _LONGEST_LINE: Final = 160
 """Characters."""
 _MINUTES: Final = len("2026-01-05 10:00")
@@ -88,6 +91,11 @@ class JobRow:
     order: int
     last: Cell = NOTHING
     resumes: str = ""
+
+    @property
+    def state_word(self) -> str:
+        """The state alone, to filter jobs."""
+        return re.split(r"[, (]", self.state.text, maxsplit=1)[0].lower()
 
 
 class StageRow(NamedTuple):
@@ -156,10 +164,17 @@ def stage_with(name: str, transforms: Mapping[str, str]) -> str:
     return next((transforms[each] for each in (*above, *inside) if each in transforms), "")
 
 
-def figures(record: Record) -> Iterator[tuple[str, Cell]]:
-    """Yield the names and values of a job's figures."""
+def figures(record: Record, growth: float | None = None) -> Iterator[tuple[str, Cell]]:
+    """Yield the names and values of a job's figures.
+
+    Args:
+        record: its status.
+        growth: by how much its backlog grows per second; None: unknown.
+    """
     yield "watermark gap", _lag(record)
+    yield "input rate", _input_rate(record, growth)
     yield "rate", _rate(record)
+    yield "catches up in", _catches_up(record, growth)
     backlog = f"{record['restrictions']:,} restriction(s) of size {backlog_shown(record['backlog'])}"
     yield "backlog", Cell(backlog, "sizes are in the units of the DoFns")
     size, rows = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
@@ -264,6 +279,32 @@ def without_driver(record: Record) -> str:
 def _rate(record: Record) -> Cell:
     why = without_driver(record)
     return Cell("–", why) if why else rate_cell(record.get("rate"))
+
+
+def _input_rate(record: Record, growth: float | None) -> Cell:
+    """Return the rate at which input arrives: what sources read, and what their backlog grows by."""
+    if why := without_driver(record):
+        return Cell("–", why)
+    rate = record.get("rate")
+    if rate is None or growth is None:
+        return Cell("–", "unknown: it is known some seconds after the driver has started")
+    return rate_cell(max(0.0, rate + growth))._replace(
+        hint="in the last minute: the rate, and by how much the backlog grows; exact if the backlog counts elements"
+    )
+
+
+def _catches_up(record: Record, growth: float | None) -> Cell:
+    """Return after how long the backlog is empty, if it falls as in the last minute."""
+    if why := without_driver(record):
+        return Cell("–", why)
+    if not record["backlog"]:
+        return Cell("0 s", "nothing is left to read")
+    if growth is None:
+        return Cell("–", "unknown: it is known some seconds after the driver has started")
+    if growth > -_STEADY * record["backlog"]:
+        return Cell("–", "the backlog does not fall")
+    seconds = record["backlog"] / -growth
+    return Cell(long_shown(seconds), f"the backlog falls by {-growth:,.4g} per second")
 
 
 def _lag(record: Record) -> Cell:

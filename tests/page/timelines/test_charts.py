@@ -11,7 +11,15 @@ from typing_extensions import override
 from arcbeam.model.timestamps import MIN_TIMESTAMP
 from arcbeam.page.app import app_of
 from arcbeam.page.sources import Listed
-from arcbeam.page.timelines.charts import ROWS_SHOWN, columns_of, events_of, held_shares, rows_of, span_of
+from arcbeam.page.timelines.charts import (
+    ROWS_SHOWN,
+    backlog_growth,
+    columns_of,
+    events_of,
+    held_shares,
+    rows_of,
+    span_of,
+)
 from tests.page import samples
 from tests.page.test_app import BASE, EVIL, OURS, Fixed
 
@@ -224,3 +232,12 @@ def test_rows_have_micro_batches_newest_first_with_failures() -> None:
     assert [row.elements.text for row in rows[:3]] == ["100", "99", "98"]
     assert [row.failures.text for row in rows[:3]] == ["1", "2", "0"]
     assert rows[1].failures.hint == "micro-batch 98.2 failed: oh; micro-batch 98.9 failed: oh"
+
+
+@pytest.mark.parametrize(("backlogs", "growth"), [([0, 0], 0), ([100, 40], -5), ([10, None, 70], 2.5), ([5], None)])
+def test_growth_is_that_of_the_last_minute(backlogs: list[float | None], growth: float | None) -> None:
+    points = [point(at * 12_000_000, backlog) for at, backlog in enumerate(backlogs)]
+    assert backlog_growth(history(points)) == growth
+    earlier = [point(at * 1_000_000 - 10**9, 9e9) for at in range(3)]
+    assert backlog_growth(history(earlier + points)) == growth
+    assert backlog_growth({"rings": [], "events": []}) is None

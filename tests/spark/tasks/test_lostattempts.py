@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.harness.operations.whereabouts import SIZE, Whereabouts, place_of
 from arcbeam.spark.tasks.lostattempts import TaskRun, earlier, leave, warnings
 from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.streaming.status.tries import on_host
 
+HERE = socket.gethostname()
 TASK = TaskRun(micro_batch=7, run=1, level=2, task=0)
 
 
@@ -32,12 +35,12 @@ def test_first_attempt_reads_nothing(location: JobLocation) -> None:
 
 def test_reasons_are_kept_in_order(location: JobLocation) -> None:
     lose(location, TASK, 0, 1)
-    assert earlier(location, TASK, 2) == ("lost 0", "lost 1")
+    assert earlier(location, TASK, 2) == (on_host(HERE, "lost 0"), on_host(HERE, "lost 1"))
 
 
 def test_reason_of_a_death_is_unknown(location: JobLocation) -> None:
     lose(location, TASK, 1)
-    assert earlier(location, TASK, 3) == ("", "lost 1", "")
+    assert earlier(location, TASK, 3) == ("", on_host(HERE, "lost 1"), "")
 
 
 @pytest.mark.parametrize("field", ["micro_batch", "run", "level", "task"])
@@ -67,8 +70,8 @@ def test_warning_has_reason_or_death(location: JobLocation) -> None:
     location.put_bytes("boxes/a-2-1.exit", b"-9")
     assert warnings(location, [(TASK, ("lost 0", "", ""))]) == [
         "attempt 1 of task 0 failed (micro-batch 7, level 2); Spark ran it again: lost 0",
-        "attempt 2 of task 0 failed (micro-batch 7, level 2); Spark ran it again: a Python worker died: signal 9 "
-        "(SIGKILL), in transform 'Parse'",
+        "attempt 2 of task 0 failed (micro-batch 7, level 2); Spark ran it again: on host elsewhere: a Python worker "
+        "died: signal 9 (SIGKILL), in transform 'Parse'",
         "attempt 3 of task 0 failed (micro-batch 7, level 2); Spark ran it again: the reason is unknown; perhaps its "
         "executor was lost",
     ]

@@ -21,6 +21,7 @@ from arcbeam.store.manifest.names import HISTORY, PLAN
 from arcbeam.streaming.driver.historywriter import HistoryWriter
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status.history import history_record
+from arcbeam.streaming.status.tries import failed_attempt
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.streaming.jobs import LAYOUT, READERS, opened, proposal, reported, staged
 
@@ -160,6 +161,18 @@ def test_failure_is_written_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     driver.run(8)
     assert writes == [135]
     assert [event["kind"] for event in kept(driver.blobs)["events"]] == ["start", "trouble"]
+
+
+def test_failures_have_their_try_and_failed_attempts_are_retries() -> None:
+    driver = Driver(MemoryBlobs())
+    driver.writer.handled(MicroBatchFailed(driver.now(), 5, 1, "a worker died", True))
+    driver.writer.warned(failed_attempt(1, 6, 0, 3, "lost"))
+    driver.writer.warned("could not remove all unneeded files")
+    driver.run(30)
+    assert [(event["kind"], event["text"]) for event in kept(driver.blobs)["events"][1:]] == [
+        ("trouble", "micro-batch 5 failed in try 2: a worker died"),
+        ("retry", "attempt 1 of task 3 failed (micro-batch 6, level 0); Spark ran it again: lost"),
+    ]
 
 
 def test_killed_driver_loses_a_minute_at_most_and_the_next_one_continues() -> None:

@@ -55,6 +55,7 @@
     document.body.classList.toggle("stale", stale);
     for (const controls of document.querySelectorAll("#control, #sample")) controls.inert = stale;
     contact.className = stale ? "error" : "quiet";
+    mark(stale);
     if (stale) {
       say(contact, `no contact for ${span(seconds)}: what follows is old`);
       // What is shown is no longer known to be so: times stop, too.
@@ -69,6 +70,19 @@
       say(time, `${span(Math.max(0, (Date.now() * 1000 - ahead - Number(time.dataset.at)) / 1e6))} ago`);
     }
     localize();
+  }
+
+  // The state of the job is in the title and the icon of its tab.
+  function mark(stale) {
+    const line = document.querySelector("#headline > .headline");
+    if (!line) return;
+    const level = stale ? "error" : ["error", "warning"].find((each) => line.classList.contains(each));
+    const icon = `/static/icon${level ? `-${level}` : ""}.svg`;
+    const word = stale ? "No contact" : line.querySelector("strong").textContent;
+    const title = document.title.replace(/^[^:]*(?=: )/, word);
+    if (document.title !== title) document.title = title;
+    const link = document.getElementById("icon");
+    if (link.getAttribute("href") !== icon) link.setAttribute("href", icon);
   }
 
   function parsed(html, old) {

@@ -25,6 +25,10 @@ _HOLDERS: Final = 4
 """The number of holders of the watermark that are named; the others are together."""
 _STARTS: Final = frozenset({"start", "restart"})
 """Events of a driver that starts: nothing ran between the last point before it and the first one after it."""
+_MINUTE: Final = 60
+"""Seconds, and points of the finest resolution."""
+_LEAST_SECONDS: Final = 10
+"""Of a shorter time it is not known whether a backlog grows."""
 EVENTS_SHOWN: Final = 20
 ROWS_SHOWN: Final = 60
 SPANS: Final = ("10 min", "2 h", "7 d")
@@ -57,11 +61,10 @@ _NONE: Final = (None, None, None)
 
 def _gauge(name: str, scale: float = 1.0) -> Callable[[Record], Values]:
     def values(point: Record) -> Values:
-        found = point["job"].get(name) or _NONE
-        if any(each is None for each in found):
+        least, greatest, last = point["job"].get(name) or _NONE
+        if least is None or greatest is None or last is None:
             return _NONE
-        least, greatest, last = (each * scale for each in found)
-        return last, least, greatest
+        return last * scale, least * scale, greatest * scale
 
     return values
 
@@ -151,6 +154,18 @@ def newest_of(history: Record, span: int) -> str:
     return f"{points[-1]['time']}-{points[-1]['job'].get('micro_batches')}-{len(history['events'])}" if points else ""
 
 
+def backlog_growth(history: Record) -> float | None:
+    """Return by how much the backlog has grown per second in the last minute; negative: it falls; None: unknown."""
+    points = history["rings"][0]["points"] if history["rings"] else ()
+    known = [
+        (point["time"], backlog) for point in points[-_MINUTE:] if (backlog := _BACKLOG.values(point)[0]) is not None
+    ]
+    recent = [each for each in known if known[-1][0] - each[0] <= _MINUTE * 1_000_000]
+    if len(recent) < 2 or (microseconds := recent[-1][0] - recent[0][0]) < _LEAST_SECONDS * 1_000_000:
+        return None
+    return float((recent[-1][1] - recent[0][1]) * 1e6 / microseconds)
+
+
 def last_time(history: Record, span: int) -> int:
     """Return the time of the last point of a resolution, in seconds since 1970; 0: it has none."""
     points = history["rings"][span]["points"] if len(history["rings"]) > span else ()
@@ -211,13 +226,15 @@ def _columns(figure: Figure, points: Sequence[Record | None]) -> list[list[float
 
 def _breaks(history: Record, span: int) -> Iterator[int]:
     """Yield the times of points before which nothing is known, or before which a driver started."""
-    ring = history["rings"][span] if history["rings"] else {"points": (), "width": 1}
-    width, times = ring["width"], [point["time"] for point in ring["points"]]
+    if not history["rings"]:
+        return
+    points, width = history["rings"][span]["points"], history["rings"][span]["width"]
+    times = [point["time"] for point in points]
     # Points begin at multiples of their width.
     starts = sorted(event["time"] // width * width for event in history["events"] if event["kind"] in _STARTS)
     # A micro-batch of many seconds leaves no point in most of them.
     usual = median([then - each for each, then in pairwise(times)] or [0])
-    for before, point in pairwise(ring["points"]):
+    for before, point in pairwise(points):
         is_far_off = point["time"] - before["time"] > max(2 * width, _GAP * usual) and not point.get("follows")
         if is_far_off or bisect_right(starts, before["time"]) < bisect_right(starts, point["time"]):
             yield point["time"]
@@ -275,7 +292,7 @@ def _last(figure: Figure, point: Record) -> Cell:
     last, least, greatest = figure.values(point)
     if last is None or least is None or greatest is None:
         return Cell("–", "unknown")
-    text = {"s": _seconds, "B": lambda value: bytes_shown(round(value))}.get(figure.unit, _number)
+    text = {"s": _seconds, "B": bytes_shown}.get(figure.unit, _number)
     return Cell(text(last), "" if least == greatest else f"from {text(least)} to {text(greatest)}")
 
 

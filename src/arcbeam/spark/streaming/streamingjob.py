@@ -483,6 +483,8 @@ class StreamRun(Sinks, Watch):
     def warn(self, text: str) -> None:
         _LOG.warning("%s: %s", self._plan.name, text)
         self._listener.warned(text)
+        if self._history is not None:
+            self._history.warned(text)
 
     @override
     def swept(self, swept: Swept | StoreError) -> None:

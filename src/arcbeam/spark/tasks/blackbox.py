@@ -219,12 +219,14 @@ class Death:
         how: its exit code or signal, for display; "" if unknown.
         memory: resident bytes shortly before; 0 if unknown.
         stack: the user's Python frames, innermost first, as text; "" if unknown.
+        host: the worker's; "" if unknown.
     """
 
     step: str = ""
     how: str = ""
     memory: int = 0
     stack: str = ""
+    host: str = ""
 
     def __str__(self) -> str:
         """Return all in one line."""
@@ -287,7 +289,8 @@ def _death(location: JobLocation, name: str, found: whereabouts.Found) -> Death:
     frames = [line.strip() for line in stack.splitlines() if line.lstrip().startswith("File ")]
     # Frames of arcbeam call user code. If arcbeam is installed in another folder on the worker, they stay in the stack.
     frames = list(itertools.takewhile(lambda frame: not frame.startswith(f'File "{_PACKAGE}{os.sep}'), frames))
-    return Death(found.left or found.sampled or found.place, how, found.memory, "\n".join(frames[:_MOST_FRAMES]))
+    step, stack = found.left or found.sampled or found.place, "\n".join(frames[:_MOST_FRAMES])
+    return Death(step, how, found.memory, stack, str(found.task.get("host", "")))
 
 
 def _named(code: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +21,7 @@ from arcbeam.model import texts
 from arcbeam.sizes import threshold
 from arcbeam.spark.tasks.blackbox import death_at
 from arcbeam.store.jobtemp.location import JobLocation
-from arcbeam.streaming.status.tries import failed_attempt, more_attempts
+from arcbeam.streaming.status.tries import failed_attempt, more_attempts, on_host
 
 _MOST: Final = threshold(4)
 """Attempts of a micro-batch that get a line each."""
@@ -65,7 +66,7 @@ def leave(location: JobLocation, of: TaskRun, number: int, error: BaseException)
     """
     if location.folder is not None and not location.folder.exists():
         return  # the job has ended
-    why = texts.said(str, error).partition("\n")[0][:1000]
+    why = on_host(socket.gethostname(), texts.said(str, error).partition("\n")[0][:1000])
     whys = [*earlier(location, of, number), why]
     with contextlib.suppress(ArcbeamError, OSError):
         location.put_bytes(of._file, json.dumps([of.micro_batch, of.run, whys]).encode())
@@ -103,4 +104,4 @@ def warnings(location: JobLocation, tasks: Iterable[tuple[TaskRun, tuple[str, ..
 
 def _death(location: JobLocation, of: TaskRun, number: int) -> str:
     death = death_at(location, of.place(number))
-    return _UNKNOWN if death is None else f"a Python worker died: {death}"
+    return _UNKNOWN if death is None else on_host(death.host, f"a Python worker died: {death}")

@@ -26,6 +26,7 @@ from arcbeam.streaming.interfaces import Clock
 from arcbeam.streaming.status.history import History, sample_of, totals_of
 from arcbeam.streaming.status.status import PARTS, Status, status_of
 from arcbeam.streaming.status.taskfigures import task_record
+from arcbeam.streaming.status.tries import ATTEMPT
 
 _LOG = logging.getLogger("arcbeam.streaming")
 
@@ -111,7 +112,12 @@ class HistoryWriter:
         if isinstance(event, CommitDecided):
             self._committed()
         elif isinstance(event, MicroBatchFailed):
-            self.event("trouble", f"micro-batch {event.micro_batch} failed: {event.why}")
+            self.event("trouble", f"micro-batch {event.micro_batch} failed in try {event.attempt + 1}: {event.why}")
+
+    def warned(self, text: str) -> None:
+        """Note a warning, if it is about a failed attempt of a task."""
+        if text.startswith(ATTEMPT):
+            self.event("retry", text)
 
     def _committed(self) -> None:
         for name in ("micro_batches", *PARTS):
@@ -129,7 +135,7 @@ class HistoryWriter:
         if self._blobs is not None:
             self._history.event(self._clock.now(), kind, text)
             self._new = True
-            if kind in ("trouble", "savepoint"):
+            if kind in ("trouble", "retry", "savepoint"):
                 self._due = min(self._due, max(self._seconds() + _EVENT_SECONDS, self._earliest))
 
     def ran(self, micro_batch: int, reports: Sequence[BundleReport]) -> None:

@@ -5,6 +5,16 @@ Owns the texts. Must not know where they are shown, nor whether there is another
 
 from __future__ import annotations
 
+from typing import Final
+
+ATTEMPT: Final = "attempt "
+"""Begins a line about a failed attempt."""
+
+
+def on_host(host: str, why: str) -> str:
+    """Return the reason of a failure with the host of the task."""
+    return f"on host {host}: {why}" if host else why
+
 
 def failed_try(number: int, most: int, why: str) -> str:
     """Return a line about a failed try.
@@ -40,7 +50,7 @@ def failed_attempt(number: int, micro_batch: int, level: int, task: int, why: st
         task: its number in the level.
         why: the error, whose first line is taken.
     """
-    which = f"attempt {number} of task {task} failed (micro-batch {micro_batch}, level {level})"
+    which = f"{ATTEMPT}{number} of task {task} failed (micro-batch {micro_batch}, level {level})"
     return f"{which}; Spark ran it again: {why.partition(chr(10))[0]}"
 
 

@@ -56,5 +56,6 @@ def test_repeated_attempt_is_reported(tmp_path: Path, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING, "arcbeam.streaming"):
         p.run().wait_until_finish()
     said = "\n".join(caplog.messages)
-    assert re.search(r"attempt 1 of task \d failed \(micro-batch 1, level \d\); Spark ran it again: a Python", said)
+    attempt = r"attempt 1 of task \d failed \(micro-batch 1, level \d\); Spark ran it again: on host \S+: a Python"
+    assert re.search(attempt, said)
     assert "a Python worker died: exit code 7, in transform 'Culprit'" in said

@@ -1,0 +1,48 @@
+"""Figures of a job: the input rate beside the rate, and the time to catch up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from arcbeam.page.views import Cell, figures
+from tests.page import samples
+
+pytestmark = pytest.mark.contract("PAGE-01")
+
+
+def shown(growth: float | None, **changes: Any) -> dict[str, Cell]:
+    record = samples.record(2, samples.now(), backlog=600.0, rate=100.0, **changes)
+    return dict(figures(record, growth))
+
+
+@pytest.mark.parametrize(
+    ("growth", "arrives", "catches_up"),
+    [
+        (-20.0, "80 elements/s", "30 s"),
+        (-100.0, "0 elements/s", "6 s"),
+        (-500.0, "0 elements/s", "1 s"),
+        (0.0, "100 elements/s", "–"),
+        (20.0, "120 elements/s", "–"),
+        # A backlog that is as large as before, but for a part of an element.
+        (-0.001, "100 elements/s", "–"),
+        (None, "–", "–"),
+    ],
+)
+def test_input_rate_and_time_to_catch_up(growth: float | None, arrives: str, catches_up: str) -> None:
+    found = shown(growth)
+    assert (found["input rate"].text, found["rate"].text, found["catches up in"].text) == (
+        arrives,
+        "100 elements/s",
+        catches_up,
+    )
+
+
+def test_reasons_say_why_nothing_is_known() -> None:
+    assert shown(1.0)["catches up in"].hint == "the backlog does not fall"
+    assert "some seconds after" in shown(None)["input rate"].hint
+    ended = shown(-20.0, mode="done")
+    assert ended["input rate"] == ended["catches up in"] == Cell("–", "the job has ended")
+    empty = dict(figures(samples.record(2, samples.now(), backlog=0.0), None))
+    assert empty["catches up in"].text == "0 s"
