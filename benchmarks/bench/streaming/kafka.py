@@ -17,6 +17,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from arcbeam import ArcbeamRunner
 from arcbeam.io.kafka import ReadFromKafka, WriteToKafka
+from arcbeam.io.kafka.clients import Clients
+from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.partitions import Partition
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.historyfile import history_in
 from arcbeam.streaming.status.history import history_record
@@ -37,7 +40,7 @@ ONCE = 200
 """Partitions of a topic that is read once."""
 LEAST_READ, LEAST_WRITTEN = 150.0, 100.0
 """Thousands of records a second."""
-MOST_SECONDS, MOST_SECONDS_P99, MOST_WIDE_SECONDS = 0.2, 0.5, 2.0
+MOST_SECONDS, MOST_SECONDS_P99, MOST_WIDE_SECONDS, MOST_NEW_SECONDS = 0.2, 0.5, 2.0, 0.1
 _PATIENCE = 300.0
 
 
@@ -100,6 +103,31 @@ class Bench:
         what = f"the same, {WIDE:,} partitions of which {WIDE - BUSY} are idle, {WIDE_RATE} records/s"
         return [Figure(f"{what}, p50", cuts[49], "s", MOST_WIDE_SECONDS), Figure("the same, p99", cuts[98], "s")]
 
+    def new_readers(self) -> list[Figure]:
+        """Return how long a process takes to read the first record of a partition that it has not read before."""
+        source = self._topic(ONCE)
+        self._fill(source, ONCE, ONCE)
+        clients = Clients(Connection(self._config), committed=True, group="", commits=False)
+        cluster, readers = clients.cluster(), clients.readers()
+        id, count = cluster.topics([source])[source]
+        took: list[float] = []
+        for number in range(count):
+            began = time.perf_counter()
+            reader = readers.reader(Partition(source, id, number))
+            if not reader.fetch(0, 1, 10.0).records:
+                raise RuntimeError(f"nothing came of {source}[{number}]")
+            took.append(time.perf_counter() - began)
+            reader.rest()
+            readers.begin()
+        readers.close()
+        cluster.close()
+        return [
+            Figure(
+                "first record of a partition not read before, p50", statistics.median(took[1:]), "s", MOST_NEW_SECONDS
+            ),
+            Figure("the same, of the first partition of a process", took[0], "s"),
+        ]
+
     def once(self) -> Figure:
         """Return how long a job takes that reads a topic of many partitions once, a record of each."""
         source = self._topic(ONCE)
@@ -113,7 +141,7 @@ class Bench:
     def _latencies(
         self, seconds: float, partitions: int, busy: int, rate: int
     ) -> tuple[list[float], list[float], dict[str, float]]:
-        """Run a copy of a topic; the first half of the time does not count.
+        """Run a copy of a topic for twice as long; the first half does not count.
 
         Returns:
             The seconds from produce to committed output; those of their transactions; and the mean seconds of a
@@ -125,7 +153,7 @@ class Bench:
         producer = Producer({**self._config, "linger.ms": 5})
         waited: list[float] = []
         last: list[float] = []
-        sent, began, warm = 0, time.time(), seconds / 2
+        sent, began, warm = 0, time.time(), seconds
         while (now := time.time()) - began < warm + seconds:
             while sent < (now - began) * rate:
                 number = sent % busy * (partitions // busy)
