@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -81,3 +82,36 @@ def test_publishing_after_a_failed_one_is_a_repetition(monkeypatch: pytest.Monke
             expected.append((again or attempt > 0, fails))
     cluster.close()
     assert calls == expected
+
+
+@pytest.mark.parametrize("hasty", [False, True])
+def test_driver_that_was_overtaken_does_not_wait_long(monkeypatch: pytest.MonkeyPatch, hasty: bool) -> None:
+    limits = {"_CLOSING_SECONDS": 300.0, "_HASTY_CLOSING_SECONDS": 0.05}
+    for name, seconds in limits.items():
+        assert getattr(clusters, name) == (1.0 if name.startswith("_HASTY") else 30.0)
+        monkeypatch.setattr(clusters, name, seconds)
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def publish(_: Any, *, again: bool) -> list[str]:
+        begun.set()
+        assert may_end.wait(60)
+        ended.set()
+        return []
+
+    monkeypatch.setattr(clusters, "SparkPublishing", lambda *_, **__: MagicMock(publish=publish))
+    clock = MagicMock()
+    clock.now.return_value = Timestamp(0)
+    around = MagicMock(), MagicMock(), queue.SimpleQueue(), clock, 1, MagicMock(), MagicMock()
+    cluster = clusters.SparkCluster(*around)
+    cluster.publish(1, [], again=False)
+    assert begun.wait(10)
+    closing = threading.Thread(target=cluster.close, kwargs={"hasty": hasty})
+    closing.start()
+    if hasty:
+        closing.join(60)
+        assert not closing.is_alive(), "it must not wait for what runs"
+        assert not ended.is_set()
+    may_end.set()
+    closing.join(60)
+    assert ended.wait(60)
+    assert not closing.is_alive()
