@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.io import ReadFromText, WriteToText
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
@@ -33,24 +33,30 @@ def format_count(item: tuple[str, int]) -> str:
     return f"{item[0]}\t{item[1]}"
 
 
-def read_counts(folder: Path) -> Iterator[tuple[str, int]]:
+def result_files(folder: str) -> list[str]:
+    """Return the paths of the results."""
+    (found,) = FileSystems.match([FileSystems.join(folder, "words-*.txt")])
+    return sorted(file.path for file in found.metadata_list)
+
+
+def read_counts(folder: str) -> Iterator[tuple[str, int]]:
     """Yield the results from all their files."""
-    for shard in sorted(folder.glob("words-*.txt")):
-        for line in shard.read_text(encoding="utf-8").splitlines():
-            word, count = line.split("\t")
-            yield word, int(count)
+    for path in result_files(folder):
+        with FileSystems.open(path) as file:
+            for line in file.read().decode("utf-8").splitlines():
+                word, count = line.split("\t")
+                yield word, int(count)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Count and print. Return the exit status."""
     parser = argparse.ArgumentParser(description="Count the words of text files.")
     parser.add_argument("--input", default=f"{sysconfig.get_path('stdlib')}/*.py", help="file pattern")
-    parser.add_argument("--output", type=Path, default=Path("build/wordcount"), help="folder of the results")
+    parser.add_argument("--output", default="build/wordcount", help="folder or URL of the results")
     parser.add_argument("--top", type=int, default=20, help="how many words to print")
     known, beam_arguments = parser.parse_known_args(arguments)
-    output = known.output.resolve()
-    shutil.rmtree(output, ignore_errors=True)  # remove files of an earlier run
-    output.mkdir(parents=True)
+    output = known.output if "://" in known.output else str(Path(known.output).resolve())
+    FileSystems.delete(result_files(output))  # of an earlier run, which may have had more files
 
     with beam.Pipeline(options=PipelineOptions(beam_arguments)) as pipeline:
         (
@@ -59,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
             | "Words" >> beam.FlatMap(words)
             | "Count" >> beam.combiners.Count.PerElement()
             | "Format" >> beam.Map(format_count)
-            | "Write" >> WriteToText(str(output / "words"), file_name_suffix=".txt")
+            | "Write" >> WriteToText(FileSystems.join(output, "words"), file_name_suffix=".txt")
         )
 
     counts = sorted(read_counts(output), key=lambda item: (-item[1], item[0]))

@@ -19,7 +19,7 @@ from tests.chaos.test_kills import below, kill_all
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _SPARK: Final = Path(pyspark.__file__).parent
-_SECONDS: Final = 60.0
+_SECONDS: Final = 240.0
 
 
 class _Host(NamedTuple):

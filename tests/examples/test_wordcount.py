@@ -23,5 +23,5 @@ def test_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "b.txt").write_text("To do\n" * 100)
     arguments = ["--runner=arcbeam.ArcbeamRunner", "--input", f"{tmp_path}/*.txt", "--output", str(tmp_path / "out")]
     assert wordcount.main(arguments) == 0
-    assert dict(wordcount.read_counts(tmp_path / "out")) == {"to": 102, "be": 2, "or": 1, "not": 1, "do": 100}
+    assert dict(wordcount.read_counts(str(tmp_path / "out"))) == {"to": 102, "be": 2, "or": 1, "not": 1, "do": 100}
     assert capsys.readouterr().out.startswith("206 words, 5 different ones")

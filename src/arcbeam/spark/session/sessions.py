@@ -37,6 +37,7 @@ from arcbeam.spark.session.launch import launching
 from arcbeam.spark.session.listening import Listening, on_loopback
 from arcbeam.spark.session.ownership import is_inherited, is_own, note_own, refuse_inherited
 from arcbeam.spark.session.remote import is_connect
+from arcbeam.spark.session.submission import settings_of_spark_submit
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -156,10 +157,11 @@ def settings(options: SessionOptions) -> dict[str, str]:
 
 def new_session(options: SessionOptions) -> SparkSession:
     """Return a session built from the options; see `open_session`."""
-    chosen = settings(options)
+    submitted = {} if options.remote else settings_of_spark_submit()
+    master = options.master or submitted.pop("spark.master", _DEFAULT_MASTER)
+    chosen = {**submitted, **settings(options)}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
-    master = options.master or _DEFAULT_MASTER
     listening = stored = Listening()
     if options.remote:
         starts_java = options.remote.startswith("local")
