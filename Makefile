@@ -73,6 +73,7 @@ lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/features.py --check
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python tools/packages.py --check
 	$(BIN)/python -m tools.mutation.equivalents --check
 	$(BIN)/python tools/time_pictures.py --check
 
@@ -80,9 +81,10 @@ format: $(VENV)/.dev ## Format the sources.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.dev ## Generate the pages of features, options, commands and mutants, and the pictures.
+docs: $(VENV)/.dev ## Generate the pages of features, options, commands, the Python API, packages and mutants, and the pictures.
 	$(BIN)/python tools/features.py
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/packages.py
 	$(BIN)/python -m tools.mutation.equivalents
 	$(BIN)/python tools/time_pictures.py
 
