@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools import check_docs
-from tools.check_docs import Known, page_of
+from tools.check_docs import Known, page_of, shown_backslashes
 
 KNOWN = Known({"run": {"--verbose"}, "status": {"--watch"}}, {"--shards", "--spark_conf"})
 
@@ -85,3 +85,14 @@ def test_length_is_limited_for_developers_only(monkeypatch: pytest.MonkeyPatch) 
     found = [each for each in check_docs.violations(paths, check_docs.known()) if "limit" in each]
     assert [each.partition(":")[0] for each in found] == ["docs/developers", "README.md"]
     assert not [each for each in check_docs.violations(paths[:2], check_docs.known()) if each.startswith("docs")]
+
+
+def test_continued_command_is_one_line() -> None:
+    assert _checked("```\narcbeam run x.py \\\n    --unheard=1\n```\n") == [
+        "there is no option --unheard of `arcbeam run`"
+    ]
+
+
+def test_escaped_bar_in_code_is_found() -> None:
+    page = page_of("| code |\n|---|\n| `a \\| b` |\n| a \\| b |\n")
+    assert [number for number, _ in shown_backslashes(page)] == [3]
