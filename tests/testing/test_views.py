@@ -56,3 +56,25 @@ def test_rows_may_change_during_a_scan() -> None:
             break
     assert seen == [bytes((i,)) for i in range(100)]
     assert len(view) == 100
+
+
+def test_keys_that_come_one_by_one_divide_a_block() -> None:
+    view, keys = MemoryView(), {i.to_bytes(2, "big") for i in range(0, 8000, 4)}
+    for key in keys:
+        view.put(key, b"")
+    for i in range(1, 4000, 4):  # each scan arranges one key
+        key = i.to_bytes(2, "big")
+        keys.add(key)
+        view.put(key, b"")
+        assert next(view.scan(key)) == (key, b"")
+    assert [key for key, _ in view.scan(b"")] == sorted(keys)
+
+
+def test_scan_passes_over_many_deleted_keys() -> None:
+    keys = [i.to_bytes(2, "big") for i in range(3000)]
+    view = MemoryView(dict.fromkeys(keys, b""))
+    assert len(list(view.scan(b""))) == 3000
+    for key in keys[:2000]:
+        view.delete(key)
+    assert [key for key, _ in view.scan(b"")] == keys[2000:]
+    assert [key for key, _ in view.scan(keys[500], keys[2001])] == keys[2000:2001]

@@ -103,6 +103,15 @@ def test_calendar_windows_have_no_gaps(zone: str, t: Timestamp, which: Any, numb
     assert before.end == w.start
 
 
+@pytest.mark.parametrize("t", [MIN_TIMESTAMP, END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP])
+@pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
+@pytest.mark.parametrize("which", [Days, Months, Years])
+def test_zone_has_windows_outside_years_of_datetime(which: Any, zone: str, t: Timestamp) -> None:
+    (w,) = which(3, zone=zone).assign(t)
+    assert w.start <= t < w.end
+    assert which(3, zone=zone).assign(w.start) == (w,)
+
+
 def micros(*args: int, zone: str = "UTC") -> int:
     moment = datetime(*args, tzinfo=ZoneInfo(zone))  # type: ignore[misc,arg-type]
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -183,7 +192,9 @@ def test_date_and_day_are_inverse(day: int) -> None:
         (lambda: Days(1, Date(2023, 2, 29)), "2023-2-29"),
         (lambda: Days(1, zone="Mars/Base"), "Mars/Base"),
         (lambda: Months(1, 32), "not 32"),
+        (lambda: Months(1, 0), "not 0"),
         (lambda: Years(1, 13), "not 13"),
+        (lambda: Years(1, 0), "not 0"),
         (lambda: Years(1, 1, 0), "not 0"),
     ],
 )
