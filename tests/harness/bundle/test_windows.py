@@ -26,6 +26,8 @@ CASES = [
     (IntervalWindowCoder(), interval(-5_000, 10_000), IntervalWindow(-5_000, 10_000)),
     (windowcoder.IntervalWindowCoder(), interval(-5, 10), IntervalWindow(-5, 10)),
     (windowcoder.IntervalWindowCoder(), interval(-(2**64), 2**64), IntervalWindow(-(2**64), 2**64)),
+    (windowcoder.IntervalWindowCoder(), interval(-5, 2**64), IntervalWindow(-5, 2**64)),
+    (windowcoder.IntervalWindowCoder(), interval(-(2**64), 10), IntervalWindow(-(2**64), 10)),
     (MonthCoder(), Month(2024, 2), CustomWindow(b"2024-2", int(Month(2024, 2).max_timestamp().micros))),
     (MonthCoder(), Month(9999, 11), None),
 ]

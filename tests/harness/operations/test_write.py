@@ -15,6 +15,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam.errors import CoderError
+from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.encoding.frames import COUNT
 from arcbeam.model.plan import Routing
 from tests.harness.drive import Collect, Driven
@@ -74,6 +75,17 @@ class TestBudget:
         for op in ops:
             op.begin_task()
         assert sum(op._budget for op in ops) == 4 * MIB
+
+
+@pytest.mark.parametrize("routing", [Routing.SPREAD, Routing.KEYED, Routing.GROUPED])
+def test_elements_count_whether_written_or_not(routing: Routing) -> None:
+    rig = Rig(memory=4 * MIB)
+    op = rig.op(routing, pairs())
+    op.begin_task()
+    for n, element in enumerate(globally((i % 5, bytes(60_000)) for i in range(200)), 1):
+        op.take(Block.of([element]))
+        assert (op.taken, op.elements) == (n, n)
+    assert rig.rows, "some are written"
 
 
 @pytest.mark.contract("BAT-02")

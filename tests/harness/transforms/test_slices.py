@@ -205,3 +205,17 @@ def test_accumulators_are_counted() -> None:
     slices.add((b"b",), [(1, 1)], repeat(0))
     assert (slices.entries, slices.added) == (5, 7)
     assert slices.overhead > 0
+
+
+def test_accumulators_of_a_single_slice_are_not_merged() -> None:
+    class Alone(Gathered):
+        def merge_accumulators(self, accumulators: list[list[Any]]) -> list[Any]:
+            raise AssertionError("there is nothing to merge")
+
+    slices = Slices(Alone(), None, KEYS, None)
+    for value in range(4):
+        slices.add((b"a",), [(value % 2, value)], repeat(0))
+        slices.add((b"b",), [(value % 2, value)], repeat(0))
+    assert taken(slices) == {
+        (window, KEYS.encode(key)): ([key, key + 2], None) for window in (b"a", b"b") for key in (0, 1)
+    }

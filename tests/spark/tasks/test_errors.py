@@ -18,9 +18,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import Timestamp
-from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import (
@@ -34,11 +31,9 @@ from arcbeam.errors import (
     UserCodeError,
     WorkerLostError,
 )
-from arcbeam.harness.bundle import usererrors
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.store.jobtemp.location import JobLocation
-from tests.golden import check_message
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
@@ -322,53 +317,6 @@ def test_lost_worker_is_logged_without_jvm_frames(tmp_path: Path) -> None:
 # Without Spark: the meaning of exceptions and texts.
 
 
-def _raised(function: Any) -> BaseException:
-    try:
-        function()
-    except BaseException as e:
-        return e
-    raise AssertionError("nothing was raised")
-
-
-def _exit() -> None:
-    raise SystemExit(3)
-
-
-def _no_memory() -> None:
-    raise MemoryError
-
-
-def test_user_errors_are_distinguished() -> None:
-    assert isinstance(usererrors.described(_raised(_exit), "A"), UserCodeError)
-    assert usererrors.described(_raised(_no_memory), "A") is None
-    ours = InvalidPipelineError("x")
-    assert usererrors.described(ours, "A") is ours
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Can't pickle <class '__main__.Point'>: attribute lookup Point on __main__ failed",
-        "Can't pickle <class '__main__.Point'>: it's not the same object as __main__.Point",
-        "Can't get attribute 'Point' on <module 'arcbeam.spark.daemon' from '/x.py'>",
-        "Can't get attribute 'Point' on <module 'pyspark.daemon' from '/x.py'>",
-    ],
-)
-def test_class_not_found_by_name_has_remedy(text: str) -> None:
-    reported = usererrors.described(pickle.PicklingError(text), "A")
-    assert isinstance(reported, UserCodeError)
-    assert "'Point' at the top level" in reported.error
-
-
-def test_notes_of_an_exception_are_kept() -> None:
-    error = _raised(lambda: 1 // 0)
-    error.add_note("while dividing apples")
-    reported = usererrors.described(error, "A")
-    assert isinstance(reported, UserCodeError)
-    assert "while dividing apples" in reported.error
-    assert str(reported).count("apples") == 1
-
-
 def test_spark_sees_one_line(tmp_path: Path) -> None:
     location = JobLocation(str(tmp_path))
     error = UserCodeError("Step", "ValueError: " + "long " * 1000 + "\nsecond", "Traceback…")
@@ -438,20 +386,3 @@ class Tagged(ValueError):
 @pytest.mark.parametrize("message", [Tagged("x"), "apitools not found, and …"])
 def test_errors_reported_elsewhere_are_not_logged(message: Any) -> None:
     assert not workerlog.TaskFilter().filter(logging.LogRecord("root", logging.ERROR, "", 1, message, None, None))
-
-
-@pytest.mark.contract("API-06")
-@pytest.mark.parametrize("seconds", [10**15, -(10**15), 1e15, 2**70])
-def test_event_time_out_of_range_has_remedy(seconds: float) -> None:
-    def out() -> None:
-        WindowedValue(1, Timestamp.of(seconds), (GlobalWindow(),))
-
-    reported = usererrors.described(_raised(out), "Stamp")
-    assert isinstance(reported, UserCodeError)
-    assert reported.step == "Stamp"
-    check_message("event-time-out-of-range", reported.error)
-
-
-def test_other_overflow_has_no_advice_on_time() -> None:
-    reported = usererrors.described(_raised(lambda: (2.0**1000) ** 2), "Power")
-    assert "event time" not in str(reported)

@@ -98,7 +98,6 @@ class StageProcessor:
         self.graceful = GracefulDoFns(self.sdk.ops, self.sdk.process_bundle_descriptor)
         self._prepared = False
         self._needs_teardown: bool | None = None
-        self._began = 0.0
 
     def begin_task(
         self, outbox: Outbox, partition: int, side_writer: Any = None, sides: SideStore | None = None
