@@ -75,6 +75,8 @@ class Watch:
     def look(self) -> None:
         """Ask for the progress, if it is time, or take the answer; warn if nothing changes."""
         now = time.monotonic()
+        # Not what is asked only now.
+        is_silent = self._asked is not None and not self._asked.has_arrivals
         if self._asked is not None and self._asked.has_arrivals:
             asked, self._asked = self._asked, None
             for arrival in asked.take(lambda: True):
@@ -92,7 +94,7 @@ class Watch:
                 "it waits until it continues",
                 self.running,
                 now - self._moved,
-                "" if self._asked is None else ", and does not answer",
+                ", and does not answer" if is_silent else "",
             )
 
     def end(self) -> None:
