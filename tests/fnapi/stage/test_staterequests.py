@@ -245,3 +245,7 @@ def test_ordered_list_is_kept_by_sort_key(sdk: str) -> None:
     assert answered(requests, between(-3, 7), **GET) == b"".join(listed[:2])
     answered(requests, between(0, 3), **CLEAR)
     assert answered(requests, all_times, **GET) == listed[0] + listed[2]
+    for key in (-(1 << 63), 1 << 62):
+        entry = VarIntCoder().encode(key) + b"\1f"
+        answered(requests, all_times, **append(entry))
+        assert answered(requests, between(key, key + 1), **GET) == entry

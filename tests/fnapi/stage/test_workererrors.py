@@ -80,6 +80,7 @@ main.outer(0x1)
     [
         (["Read", "main.outer", "A/kinds.wrongFn'1/Process"], "A/kinds.wrongFn'1/Process"),
         (["B/kinds.wrongFn", "A/kinds.wrongFn", "kinds.other"], "A/kinds.wrongFn or B/kinds.wrongFn"),
+        (["kinds.wrongFn/kinds.other"], "first"),
         (["Read"], "first"),
     ],
 )

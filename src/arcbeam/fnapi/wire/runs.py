@@ -80,13 +80,14 @@ class Runs:
         while at < size:
             step = self._step
             part = data[at : at + step] if at or size > step else data
-            found, length = self._run(part)
+            found = self._run(part)
             if found is not None:
-                yield found
+                run, length = found
+                yield run
                 at += length
-            if found is not None and length >= len(part) // _LEAST:
-                self._step = min(2 * step, _STEP)
-                continue
+                if length >= len(part) // _LEAST:
+                    self._step = min(2 * step, _STEP)
+                    continue
             self._step = max(step // 4, _SHORTEST_STEP)
             if found is None or step <= _SHORTEST_STEP:
                 end = self._after_step(data, at)
@@ -117,26 +118,26 @@ class Runs:
             pass
         return at
 
-    def _run(self, part: bytes) -> tuple[Run | None, int]:
+    def _run(self, part: bytes) -> tuple[Run, int] | None:
         """Return the run at the beginning, and its length in bytes; None if it is short."""
         try:
             head = self._skip_stamp(part, TIME)
             second = self._skip_value(part, head)
         except CutShortError:
-            return None, 0
+            return None
         stamp = part[TIME:head]
         if part.startswith(part[:head], second):
             between, times = part[:head], 0
         elif part.startswith(stamp, second + TIME):
             between, times = stamp, TIME
         else:
-            return None, 0
+            return None
         # SUBTLE: the bytes between two values may also occur in a value. Then what precedes them is no whole value.
         pieces = part.split(between)
         before, last = pieces[0], pieces[-1]
         del pieces[0], pieces[-1]
         if len(before) != times:
-            return None, 0
+            return None
         if times and min(map(len, pieces), default=TIME) < TIME:
             short = next(n for n, each in enumerate(pieces) if len(each) < TIME)
             pieces, last = pieces[:short], pieces[short]
@@ -152,7 +153,7 @@ class Runs:
             except CutShortError:
                 pass
         if count < _FEWEST:
-            return None, 0
+            return None
         if times:
             micros: int | list[int] = micros_of(b"".join((before, *(each[-TIME:] for each in pieces[: count - 1]))))
         else:

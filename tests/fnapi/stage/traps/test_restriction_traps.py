@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import threading
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.errors import UserCodeError
 from arcbeam.fnapi.environments import external as external_workers
 from arcbeam.fnapi.lost import SdkWorkerLostError
-from arcbeam.fnapi.stage import remoteoperation
+from arcbeam.fnapi.stage import remoteoperation, remoterestrictions
 from arcbeam.fnapi.stage.remotestage import RemoteStage
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Stage
@@ -150,6 +151,35 @@ def test_split_waits_for_progress_and_tries_larger_fractions(of: Stage, monkeypa
     result = resume(of, monkeypatch, script)
     rest = Remainder(b"rest" + struct.pack(">d", 3.0), 3.0, None, {"main": Timestamp(7)})
     assert (list(result.splits), result.deferred) == ([rest], None)
+
+
+class Clock:
+    """Advances by half a second whenever it is read."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 0.5
+        return self.now
+
+
+def test_progress_is_requested_ever_more_rarely(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, at = Clock(), []
+    monkeypatch.setattr(remoterestrictions, "time", clock)
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        for _ in range(13):
+            request = worker.request()
+            assert request.WhichOneof("request") == "process_bundle_progress"
+            at.append(clock.now)  # The task waits for the answer.
+            worker.respond(request.instruction_id, process_bundle_progress=fn_pb.ProcessBundleProgressResponse())
+        finish(worker, id)
+
+    resume(of, monkeypatch, script)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(at)]
+    assert max(pauses[:5]) <= 1.0, "soon at first"
+    assert pauses == sorted(pauses)
+    assert 5.0 <= pauses[-1] <= 6.0, "then every five seconds"
 
 
 def test_restriction_that_was_not_begun_is_kept_as_it_was(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
