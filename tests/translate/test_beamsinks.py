@@ -38,6 +38,9 @@ ONCE: dict[str, Any] = {"trigger": trigger.AfterWatermark(), "accumulation_mode"
 LATE = {**ONCE, "trigger": trigger.AfterWatermark(late=trigger.AfterCount(1)), "allowed_lateness": 60}
 EARLY = {**ONCE, "trigger": trigger.AfterWatermark(early=trigger.AfterCount(1))}
 
+# The trigger of a collection that was grouped after AfterProcessingTime.
+AGAIN = {**ONCE, "trigger": trigger.Repeatedly(trigger._AfterSynchronizedProcessingTime())}
+
 
 def warned(sink: str, windows: dict[str, Any], source: Any = None) -> tuple[str, ...]:
     p = beam.Pipeline(options=PipelineOptions(["--streaming", "--allow_unsafe_triggers"]))
@@ -58,7 +61,7 @@ def test_sink_with_one_handle_is_warned_about(sink: str) -> None:
 @pytest.mark.parametrize("sink", ["text", "files", "csv"])
 def test_sink_is_warned_about_where_windows_fire_again(sink: str) -> None:
     assert warned(sink, {}) == warned(sink, ONCE) == warned(sink, {**ONCE, "allowed_lateness": 60}) == ()
-    for windows in (LATE, EARLY, {"allowed_lateness": 60}):
+    for windows in (LATE, EARLY, AGAIN, {"allowed_lateness": 60}):
         (text,) = warned(sink, windows)
         check_message(f"beam-sink-{sink}", text)
 

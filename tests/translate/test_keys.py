@@ -100,8 +100,12 @@ def typed(p: Any) -> None:
     p | beam.Create([("a", 1)]) | beam.GroupByKey()
 
 
-@pytest.mark.parametrize("build", [typed, anything])
-def test_keys_made_deterministic_by_sdk_are_unchanged(build: Any) -> None:
+def listed(p: Any) -> None:
+    p | beam.Create([1]) | "Look" >> beam.Map(lambda x, found: x, beam.pvalue.AsList(rows(p, "side")))
+
+
+@pytest.mark.parametrize("build", [typed, anything, listed])
+def test_keys_made_deterministic_by_sdk_or_not_compared_are_unchanged(build: Any) -> None:
     proto = proto_of(build)
     assert keys.with_deterministic_keys(proto) is proto
 

@@ -10,6 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.transforms import userstate
+from apache_beam.transforms.timeutil import TimeDomain
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.options import ArcbeamOptions
@@ -128,12 +129,16 @@ def test_failed_proto_leaves_sdk_unpatched() -> None:
 
 
 class _Beside(beam.DoFn):
-    SEEN = userstate.CombiningValueStateSpec("seen", sum)
+    LATER = userstate.TimerSpec("later", TimeDomain.WATERMARK)
 
     def process(
-        self, element: Any, a: Any, b: Any, c: Any, d: Any, e: Any, seen: Any = beam.DoFn.StateParam(SEEN)
+        self, element: Any, a: Any, b: Any, c: Any, d: Any, e: Any, later: Any = beam.DoFn.TimerParam(LATER)
     ) -> None:
-        """Keeps nothing."""
+        """Sets nothing."""
+
+    @userstate.on_timer(LATER)
+    def fired(self) -> None:
+        """Does nothing."""
 
 
 def test_key_coder_is_not_taken_from_side_input() -> None:
@@ -143,5 +148,9 @@ def test_key_coder_is_not_taken_from_side_input() -> None:
     # The SDK takes one of all inputs, by chance.
     sides = [beam.pvalue.AsSingleton(names | str(i) >> beam.Map(str).with_output_types(str)) for i in range(5)]
     _ = p | "Pairs" >> beam.Create([(1, 2)]) | "Keep" >> beam.ParDo(_Beside(), *sides)
-    assert pipeline_proto(p)
+    components = pipeline_proto(p).components
     assert beam.ParDo._get_key_and_window_coder is own
+    keep = next(t for t in components.transforms.values() if t.unique_name == "Keep")
+    (timers,) = runner_pb.ParDoPayload.FromString(keep.spec.payload).timer_family_specs.values()
+    key, _ = components.coders[timers.timer_family_coder_id].component_coder_ids
+    assert components.coders[key].spec.urn == common_urns.coders.VARINT.urn

@@ -9,10 +9,13 @@ import apache_beam as beam
 import pytest
 from apache_beam.coders import VarIntCoder
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.testing import test_stream
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
-from apache_beam.transforms.userstate import BagStateSpec, CombiningValueStateSpec
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, CombiningValueStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import FixedWindows
 
 from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.model.observers import ANNOTATION
@@ -26,6 +29,7 @@ from arcbeam.streaming.physicalplan import shape_of
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto, plan_of
 from tests.fnapi.stage.inworkers import external
+from tests.harness.batch.splittables import Range
 
 
 def of_another_sdk(build: Callable[[Any], None], edit: Callable[[Any], None] = lambda proto: None) -> Plan:
@@ -94,6 +98,41 @@ def test_only_what_some_environment_does_not_know_is_prefixed(capabilities: str)
         break
     else:
         raise AssertionError("no such stage")
+
+
+class _Later(beam.DoFn):
+    LATER = TimerSpec("later", TimeDomain.WATERMARK)
+
+    def process(self, pair: Any, later: Any = beam.DoFn.TimerParam(LATER)) -> Any:
+        yield pair
+
+    @on_timer(LATER)
+    def fired(self) -> Any:
+        yield "late", 1
+
+
+def test_worker_has_its_timers_and_inner_collections() -> None:
+    def build(p: Any) -> None:
+        ranges = p | beam.Create([3], reshuffle=False) | "Split" >> beam.ParDo(Range()).with_output_types(int)
+        pairs = ranges | "Pair" >> beam.Map(lambda n: ("a", n)).with_output_types(tuple[str, int])
+        later = pairs | "Later" >> beam.ParDo(_Later()).with_output_types(tuple[str, int])
+        _ = later | "Text" >> beam.Map(str) | "End" >> beam.Map(len)
+
+    timers: set[tuple[str, str]] = set()
+    for stage in of_another_sdk(build).stages:
+        assert stage.remote is not None
+        timers.update(stage.remote.timers)
+        part = runner_pb.Components.FromString(stage.remote.components)
+        leaving = {port.pcoll for port in (stage.remote.source, *stage.remote.sinks.values())}
+        # What pairs elements with restrictions only prepares them.
+        elements = {
+            pcoll
+            for transform in part.transforms.values()
+            if transform.spec.urn != common_urns.sdf_components.PAIR_WITH_RESTRICTION.urn
+            for pcoll in transform.outputs.values()
+        }
+        assert {port.pcoll for port in stage.remote.inner} == elements - leaving
+    assert timers == {("Later", "ts-later")}
 
 
 def _scripted_twice(p: Any) -> None:
@@ -240,6 +279,11 @@ def _with_side(p: Any) -> None:
     _ = p | "Main" >> beam.Create([2]) | "Look" >> beam.Map(lambda x, y: x, beam.pvalue.AsIter(numbers))
 
 
+def _in_windows(p: Any) -> None:
+    pairs = p | beam.Create([("a", 1)]) | beam.Map(lambda pair: pair).with_output_types(tuple[str, int])
+    _ = pairs | beam.WindowInto(FixedWindows(10)) | beam.GroupByKey() | "After" >> beam.Map(len)
+
+
 @pytest.mark.contract("API-04")
 @pytest.mark.parametrize(
     ("build", "what"), [(_with_state, "state or timers"), (_with_side, "the side input 'python_side_input0'")]
@@ -255,6 +299,7 @@ def test_windows_of_java_are_refused_where_their_ends_are_unknown(build: Callabl
         _java(proto)
 
     assert of_another_sdk(_grouped, in_java).stages
+    assert of_another_sdk(_in_windows, in_windows_of_its_own).stages
     assert of_another_sdk(build, _java).stages
     assert of_another_sdk(build, in_windows_of_its_own).stages
     with pytest.raises(UnsupportedPipelineError, match=f"{what} with windows of a type of its own in a Java worker"):

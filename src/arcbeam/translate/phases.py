@@ -418,10 +418,10 @@ def optimized(
     pipeline: Any,
     *,
     fusion: bool,
-    drain: bool = False,
-    bounded: bool = True,
-    workers: bool = False,
-    python: str | None = None,
+    drain: bool,
+    bounded: bool,
+    workers: bool,
+    python: str | None,
 ) -> tuple[Any, list[Any]]:
     """Run the phases on a copy of the pipeline.
 

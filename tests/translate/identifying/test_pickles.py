@@ -101,6 +101,8 @@ def test_credentials_in_urls_do_not_count() -> None:
     assert of("s3://key:old@bucket/out") == of("s3://key:new@bucket/out") != of("s3://key:new@bucket/other")
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80\x05", b"\x80\x05}", b"Qlpo", b"eJ", b"plain", b"\x80\x04.", bytes(5000)])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x80\x05", b"\x80\x05}", b"Qlpo", b"eJ", b"plain", b"\x80\x04.", b"\xff", b"a\xff\xff", bytes(5000)]
+)
 def test_damaged_or_plain_payload_counts_as_it_is(data: bytes) -> None:
     assert digest(data, NOW) == digest(data, NOW) != digest(data + b"x", NOW)
