@@ -104,6 +104,17 @@ def test_trial_without_end_counts_as_found(tree: Path) -> None:
     assert trial.run(tree, ["tests/part"], seconds=0.1) == trial.Verdict(True, "no end within 0 s")
 
 
+def test_time_without_a_processor_is_that_of_the_slowest_thread(tmp_path: Path) -> None:
+    for process, session, waited in ((7, 7, [2.0, 0.5]), (8, 7, [3.25]), (9, 9, [60.0])):
+        for thread, seconds in enumerate(waited):
+            folder = tmp_path / str(process) / "task" / str(thread)
+            folder.mkdir(parents=True)
+            (folder / "schedstat").write_text(f"1 {int(seconds * 1e9)} 1\n")
+        (tmp_path / str(process) / "stat").write_text(f"{process} (a (b) c) S 1 7 {session} 0\n")
+    (tmp_path / "10").mkdir()
+    assert (trial.queued(7, tmp_path), trial.queued(1, tmp_path)) == (3.25, 0.0)
+
+
 @pytest.mark.parametrize("each", ARGUED, ids=[f"{each.file}: {each.new.strip()}" for each in ARGUED])
 def test_argued_mutant_fits_the_code(each: Equivalent) -> None:
     compile(text_of(each), each.file, "exec")
