@@ -352,13 +352,10 @@ def _zip(root: Path, path: Path) -> None:
     pipeline would leave another archive in the job's folder.
     """
     partial = path.with_suffix(".partial")
-    with (
-        open_new(partial) as file_of_archive,
-        zipfile.ZipFile(file_of_archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-    ):
+    with open_new(partial) as file_of_archive, zipfile.ZipFile(file_of_archive, "w") as archive:
         for file in sorted(p for p in root.rglob("*") if p.is_file()):
             name = re.sub(r"\\", "/", str(file.relative_to(root)))
-            info = zipfile.ZipInfo.from_file(file, name, strict_timestamps=False)
-            info.date_time, info.compress_type = _NO_TIME, zipfile.ZIP_DEFLATED
+            info = zipfile.ZipInfo(name, _NO_TIME)
+            info.external_attr, info.compress_type = file.stat().st_mode << 16, zipfile.ZIP_DEFLATED
             archive.writestr(info, file.read_bytes(), compresslevel=1)
     partial.rename(path)
