@@ -208,7 +208,7 @@ def test_accumulators_are_counted() -> None:
 
 
 def test_accumulators_of_a_single_slice_are_not_merged() -> None:
-    class Alone(Gathered):
+    class Alone(Compacted):
         def merge_accumulators(self, accumulators: list[list[Any]]) -> list[Any]:
             raise AssertionError("there is nothing to merge")
 
@@ -217,5 +217,5 @@ def test_accumulators_of_a_single_slice_are_not_merged() -> None:
         slices.add((b"a",), [(value % 2, value)], repeat(0))
         slices.add((b"b",), [(value % 2, value)], repeat(0))
     assert taken(slices) == {
-        (window, KEYS.encode(key)): ([key, key + 2], None) for window in (b"a", b"b") for key in (0, 1)
+        (window, KEYS.encode(key)): ((key, key + 2), None) for window in (b"a", b"b") for key in (0, 1)
     }

@@ -75,7 +75,7 @@ class Watch:
     def look(self) -> None:
         """Ask for the progress, if it is time, or take the answer; warn if nothing changes."""
         now = time.monotonic()
-        # Not what is asked only now.
+        # Before this call sends a request.
         is_silent = self._asked is not None and not self._asked.has_arrivals
         if self._asked is not None and self._asked.has_arrivals:
             asked, self._asked = self._asked, None
