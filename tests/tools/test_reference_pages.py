@@ -15,6 +15,7 @@ from tools.check_docs import DOCS, ROOT
 from tools.test_versions import BEAMS, COMBINATIONS, Combination
 
 _PAGE = (DOCS / "reference" / "io.md").read_text(encoding="utf-8")
+_PAGE = re.sub(r"^```.*?^```$", "", _PAGE, flags=re.MULTILINE | re.DOTALL)
 _WORDS = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", _PAGE))))
 
 
