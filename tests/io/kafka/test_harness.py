@@ -131,6 +131,7 @@ def test_example_of_the_page_copies_a_topic_and_leaves_no_password(
         ("kafka:9092", broker.secured),
         ("SASL_SSL", "SASL_PLAINTEXT"),
         ("s3://bucket/staging", str(tmp_path)),
+        ("with beam.Pipeline() as pipeline:", "if pipeline is not None:"),
     ):
         assert said in example
         example = example.replace(said, is_here)
