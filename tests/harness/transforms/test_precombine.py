@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -20,6 +20,7 @@ from tests.harness.batch.test_windows import Months
 from tests.harness.drive import Collect, Driven
 from tests.harness.operations.rig import MIB
 from tests.harness.streaming.microbatches import InMicroBatches
+from tests.page.running.countedjobs import Ones
 
 _TIME, _WINDOW = beam.DoFn.TimestampParam, beam.DoFn.WindowParam
 
@@ -107,22 +108,6 @@ class TestPrecombine:
         assert distinct or not alone
 
 
-class OwnFn(beam.CombineFn):
-    """A CombineFn that is not known: in each window of an element it is called."""
-
-    def create_accumulator(self) -> list[int]:
-        return []
-
-    def add_input(self, accumulator: list[int], value: int) -> list[int]:
-        return [*accumulator, value]
-
-    def merge_accumulators(self, accumulators: Iterable[list[int]]) -> list[int]:
-        return [value for each in accumulators for value in each]
-
-    def extract_output(self, accumulator: list[int]) -> int:
-        return sum(accumulator)
-
-
 WINDOWS = [
     window.FixedWindows(10),
     window.SlidingWindows(10, 5),
@@ -130,7 +115,7 @@ WINDOWS = [
     window.GlobalWindows(),
     Months(),
 ]
-COMBINERS = [sum, OwnFn(), CountCombineFn(), MeanCombineFn(), TopCombineFn(2)]
+COMBINERS = [sum, Ones(), CountCombineFn(), MeanCombineFn(), TopCombineFn(2)]
 
 
 def counted(p: InMicroBatches) -> tuple[int, int, int, int]:
