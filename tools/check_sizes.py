@@ -86,6 +86,7 @@ _NUMBERS_APART = {
     ("engine/watermarks/holds.py", "_LONGEST_SUBJECT"): _SHOWN,
     ("page/views.py", "_LONGEST_LINE"): _SHOWN,
     ("store/shards/shardfile.py", "_MAX_BYTES"): _FORMAT,
+    ("spark/session/listening.py", "_FOLDER_BYTES_MAX"): _OUTSIDE,
     ("spark/tasks/openstages.py", "_FEW_MODULES"): "when a process looks for garbage",
     ("spark/tasks/ending/publishing.py", "_MOST_WARNINGS"): _SHOWN,
     ("engine/grouping/contents.py", "_LARGE"): _FORMAT,
