@@ -75,6 +75,7 @@ lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/packages.py --check
 	$(BIN)/python -m tools.mutation.equivalents --check
+	$(BIN)/python tools/formats.py --check
 	$(BIN)/python tools/time_pictures.py --check
 
 format: $(VENV)/.dev ## Format the sources.

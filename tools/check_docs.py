@@ -177,8 +177,7 @@ def known() -> Known:
         name: {o for each in command.params for o in each.opts} | {"--help", "--json"} for name, command in commands()
     }
     view = PipelineOptions([]).view_as(arcbeam_options.ArcbeamOptions)
-    earlier = {"--step_seconds", "--backlog_step_seconds"}  # spellings of version 0.1
-    return Known(of, {f"--{name}" for name in view.get_all_options()} | {"--extra_package", "--version"} | earlier)
+    return Known(of, {f"--{name}" for name in view.get_all_options()} | {"--extra_package", "--version"})
 
 
 def not_in_nav(nav: str, pages: Collection[str]) -> Iterator[str]:

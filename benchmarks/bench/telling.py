@@ -46,16 +46,16 @@ def watch_driver() -> Spent:
     from arcbeam.spark.streaming.streamingjob import StreamRun
     from arcbeam.streaming.driver import proposals
 
-    spent, drafted = Spent(), proposals.standing_after
+    spent, drafted = Spent(), proposals.snapshot_after
     for owner, name in ((StreamRun, "_figures"), (Counters, "ran"), (Counters, "committed")):
         setattr(owner, name, spent.timed(getattr(owner, name)))
 
-    def standing(*args: Any) -> Any:
+    def snapshot(*args: Any) -> Any:
         found = drafted(*args)
         found.encoded()
         return found
 
-    proposals.standing_after = spent.timed(standing)
+    proposals.snapshot_after = spent.timed(snapshot)
     return spent
 
 

@@ -22,7 +22,7 @@ from arcbeam.store.manifest.names import manifest_name
 from arcbeam.store.manifest.values import Kind, Manifest, contradictions
 from arcbeam.store.shards.compaction import scan
 from arcbeam.streaming.driverstate import progress_of
-from arcbeam.streaming.status.snapshot import standing_of
+from arcbeam.streaming.status.snapshot import snapshot_of
 from arcbeam.testing.blobs import MemoryBlobs
 from simulator.judging import amounts, aside, lateness, punctual, reference, results
 from simulator.judging.observing import Observations
@@ -217,7 +217,7 @@ class Watcher:
                 rows.setdefault(key[1:3], []).append((key, value))
         pipeline = self._pipeline
         numbers, specs = pipeline.numbers, pipeline.specs(pipeline.layout((1,) * pipeline.levels))
-        for stage in standing_of(manifest).stages:
+        for stage in snapshot_of(manifest).stages:
             found = amounts.counted(specs[stage.name], rows.get(numbers[stage.name].to_bytes(2, "big"), ()))
             if stage.kept is None or not amounts.same(stage.kept, found):
                 raise Broken(

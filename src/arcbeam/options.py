@@ -210,7 +210,6 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         streaming = _Group(parser, "arcbeam: streaming (with an unbounded input, or --streaming)")
         streaming.add_argument(
             "--micro_batch_seconds",
-            "--step_seconds",  # its name in version 0.1: folders of jobs have it
             type=float,
             default=0.5,
             help="Target duration of a micro-batch, in seconds (default 0.5). The amount of work in it adapts to the "
@@ -218,7 +217,6 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         )
         streaming.add_argument(
             "--backlog_micro_batch_seconds",
-            "--backlog_step_seconds",  # as above
             type=float,
             default=5.0,
             help="Target duration of a micro-batch while the job has a backlog, where throughput matters more than "

@@ -95,7 +95,7 @@ def run(command: str) -> Result:
 
 
 def _named(job: Job) -> None:
-    job.log = opened(job.blobs, program=partial(jobgraphs.keep, job.blobs, JobGraph("words", b"proto"), {}))
+    job.log = opened(job.blobs, job_graph=partial(jobgraphs.keep, job.blobs, JobGraph("words", b"proto"), {}))
 
 
 def place(words: list[str]) -> str:

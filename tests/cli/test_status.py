@@ -195,8 +195,8 @@ def test_job_is_shown_by_its_newest_name_and_folder(job: Path) -> None:
     blobs = FolderBlobs(job, sync=False)
     assert json.loads(invoke(str(job), "--json").stdout)["name"] == ""
     for name in ("words", "words-v2"):
-        log = opened(blobs, program=partial(jobgraphs.keep, blobs, JobGraph(name, b"proto"), {}))
-        assert log.head.program
+        log = opened(blobs, job_graph=partial(jobgraphs.keep, blobs, JobGraph(name, b"proto"), {}))
+        assert log.head.job_graph
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["name"], record["folder"]) == ("words-v2", str(job))
     assert invoke(str(job)).stdout.splitlines()[1] == f"job 'words-v2' in '{job}'"

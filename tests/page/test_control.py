@@ -56,7 +56,7 @@ class Controlled(Fixed):
 
 
 def running(folder: FolderBlobs, **change: Any) -> Listed:
-    return Listed("a", "/a", {**record_of(folder), "due": None, "mode": "running", "program": True, **change})
+    return Listed("a", "/a", {**record_of(folder), "due": None, "mode": "running", "job_graph": True, **change})
 
 
 def fields(text: str) -> dict[str, str]:
@@ -264,17 +264,17 @@ def test_without_a_job_graph_nothing_names_a_resume(job: FolderBlobs) -> None:  
         {"ended": {"state": "FAILED", "why": ""}},
         {"ended": {"state": "CANCELLED", "why": ""}},
     ):
-        page = client(Controlled(control, running(job, program=False, **change)))
+        page = client(Controlled(control, running(job, job_graph=False, **change)))
         texts = [page.get("/job/a").text, *(page.get(f"/job/a/control/{what}").text for what in EVERY)]
         assert not any("arcbeam resume" in text for text in texts), change
         assert change == {} or "run its script again with its --checkpoint_dir" in texts[0], change
-    page = client(Controlled(control, running(job, program=False)))
+    page = client(Controlled(control, running(job, job_graph=False)))
     for what, words in ((Asked.SAVEPOINT, "with --from_savepoint"), (Asked.SUSPEND, "again with its --checkpoint_dir")):
         form = fields(page.get(f"/job/a/control/{what}").text)
         address = page.post(f"/job/a/control/{what}", data=form, headers=ORIGIN).headers["location"]
         assert f"run its script {words}" in result(page, address, "The request is done")
     # The fixture's driver stores none.
-    assert record_of(job)["program"] is False
+    assert record_of(job)["job_graph"] is False
 
 
 @pytest.mark.parametrize(

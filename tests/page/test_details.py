@@ -113,7 +113,14 @@ def test_savepoints_have_their_size_and_command(job: FolderBlobs) -> None:  # no
 
 @pytest.mark.contract("END-03")
 def test_savepoint_of_an_end_is_resumed_by_force() -> None:
-    savepoint = {"path": "/d/savepoints/s", "time": 5, "micro_batch": 7, "size": 1, "own": 1, "program": {"name": "n"}}
+    savepoint = {
+        "path": "/d/savepoints/s",
+        "time": 5,
+        "micro_batch": 7,
+        "size": 1,
+        "own": 1,
+        "job_graph": {"name": "n"},
+    }
     ended, taken, old = savepoint_rows(
         {
             "savepoints": [

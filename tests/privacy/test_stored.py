@@ -45,8 +45,8 @@ def test_job_graph_names_its_secrets() -> None:
     options = {"shards": 3, "s3_secret_access_key": SECRET, "arcbeam_temp": _URL, "spark_conf": [f"a.token={SECRET}"]}
     p = beam.Pipeline(options=PipelineOptions([]))
     _ = p | beam.Create([1])
-    program = job_graph_to_store("words", pipeline_proto(p).SerializeToString(), options, WorkerSetup()).program
-    name, data = encode(program, 1)
+    job_graph = job_graph_to_store("words", pipeline_proto(p).SerializeToString(), options, WorkerSetup()).job_graph
+    name, data = encode(job_graph, 1)
     again = decode(data, name, "here")
     assert SECRET not in repr(again)
     assert again.options == {"shards": 3, "arcbeam_temp": "s3://bucket/temp", "spark_conf": []}
@@ -140,14 +140,14 @@ def test_settings_with_credentials_leave_the_command_line(tmp_path: Path) -> Non
 
 def test_options_of_go_program_are_read_without_stored_secrets() -> None:
     options = struct_pb2.Struct()
-    texts = {"shards": "3", "streaming": "true", "s3_secret_access_key": SECRET, "program": "x", "no_fusion": "true"}
+    texts = {"shards": "3", "streaming": "true", "s3_secret_access_key": SECRET, "job_graph": "x", "no_fusion": "true"}
     options.update({"beam:option:go_options:v1": {"options": texts}, "beam:option:app_name:v1": "x"})
     kept = stored(options)
     assert SECRET.encode() not in kept
     plain = plain_of_bytes(kept)
-    assert {name: plain.get(name) for name in ("shards", "no_fusion", "s3_secret_access_key", "program")} == {
+    assert {name: plain.get(name) for name in ("shards", "no_fusion", "s3_secret_access_key", "job_graph")} == {
         "shards": "3",
         "no_fusion": True,
         "s3_secret_access_key": SECRET,
-        "program": None,
+        "job_graph": None,
     }

@@ -25,20 +25,20 @@ from tests.store.samples import opened
 pytestmark = pytest.mark.contract("STORE-05")
 
 
-def program(name: str = "words") -> JobGraph:
+def job_graph(name: str = "words") -> JobGraph:
     options = {"shards": 3, "runner": "x", "checkpoint_dir": "s3://key:secret@b/job", "made": object()}
-    return job_graph_to_store(name, b"", options, WorkerSetup()).program
+    return job_graph_to_store(name, b"", options, WorkerSetup()).job_graph
 
 
 def test_options_of_a_run_are_not_stored() -> None:
-    assert program().options == {"shards": 3}
+    assert job_graph().options == {"shards": 3}
 
 
 def test_savepoint_has_its_own_job_graph() -> None:
     blobs = MemoryBlobs()
-    log = opened(blobs, program=partial(jobgraphs.keep, blobs, program("old"), {}))
+    log = opened(blobs, job_graph=partial(jobgraphs.keep, blobs, job_graph("old"), {}))
     log.propose(pinned(log.draft(Timestamp(1)), "safe"))
-    opened(blobs, program=partial(jobgraphs.keep, blobs, program("new"), {}))
+    opened(blobs, job_graph=partial(jobgraphs.keep, blobs, job_graph("new"), {}))
     assert stored_job_graph(blobs).name == "new"
     assert stored_job_graph(blobs, "safe").name == "old"
     assert newest_name(blobs) == "new", "going back to a savepoint does not rename the job"
@@ -58,8 +58,8 @@ def test_folder_without_job_or_job_graph_is_refused(tmp_path: Path) -> None:
 
 def test_job_graph_of_other_versions_is_refused() -> None:
     blobs = MemoryBlobs()
-    strange = replace(program(), versions={"python": "2.7", "beam": "2.0", "arcbeam": "9"})
-    opened(blobs, program=partial(jobgraphs.keep, blobs, strange, {}))
+    strange = replace(job_graph(), versions={"python": "2.7", "beam": "2.0", "arcbeam": "9"})
+    opened(blobs, job_graph=partial(jobgraphs.keep, blobs, strange, {}))
     with pytest.raises(EnvironmentMismatchError, match=r"Python 2\.7 and Beam 2\.0; .*\n.*script"):
         stored_job_graph(blobs)
 
@@ -78,7 +78,7 @@ def test_job_graph_of_other_versions_is_refused() -> None:
 )
 def test_invalid_options_of_resume_are_refused(tmp_path: Path, options: list[str], why: str) -> None:
     blobs = FolderBlobs(tmp_path)
-    opened(blobs, program=partial(jobgraphs.keep, blobs, program(), {}))
+    opened(blobs, job_graph=partial(jobgraphs.keep, blobs, job_graph(), {}))
     with pytest.raises(InvalidPipelineError, match=why):
         resume(str(tmp_path), options)
 

@@ -48,15 +48,6 @@ def test_next_driver_receives_script_position() -> None:
     assert started(opened(blobs).head, LAYOUT, Timestamp(9)).script == ScriptPlace(7, True)
 
 
-def test_progress_of_earlier_version_is_read() -> None:
-    log = opened(MemoryBlobs())
-    head = log.draft(Timestamp(0), progress=b'{"fresh": false, "drains_to": "x", "numbers": {"read": 1, "join": 2}}')
-    assert progress_of(head) == Progress(("read", "join"), "x", {"read": 1, "join": 2})
-    assert started(head, LAYOUT, Timestamp(9)).unbegun == {"rates"}
-    head = log.draft(Timestamp(0), progress=b'{"fresh": true, "drains_to": "", "numbers": {"read": 1}}')
-    assert started(head, LAYOUT, Timestamp(9)).unbegun == {"read", "rates"}
-
-
 def test_source_that_returns_begins_again() -> None:
     blobs = MemoryBlobs()
     log = opened(blobs)

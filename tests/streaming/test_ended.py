@@ -37,7 +37,7 @@ def plan(sum: str = "sum") -> Plan:
     )
 
 
-def program(sum: str = "sum", content: str = "code", versions: Mapping[str, str] = VERSIONS, **more: str) -> JobGraph:
+def job_graph(sum: str = "sum", content: str = "code", versions: Mapping[str, str] = VERSIONS, **more: str) -> JobGraph:
     """The job graph of such a plan; `more` are further transforms that read `sum`, and their code."""
     transforms = {
         "read": Fingerprint("impulse", (), ""),
@@ -54,7 +54,7 @@ def taken(blobs: MemoryBlobs, how: RestoreOptions, sum: str = "sum") -> Taken:
 def ended(mode: CommitMode = CommitMode.DONE, kept: JobGraph | None = None) -> MemoryBlobs:
     """A job that has ended; its last micro-batch may be unpublished."""
     blobs = MemoryBlobs()
-    log = taken(blobs, RestoreOptions(program=kept or program())).log
+    log = taken(blobs, RestoreOptions(job_graph=kept or job_graph())).log
     log.propose(pinned(replace(log.draft(Timestamp(4)), mode=mode, committables=LEFT), "end"))
     return blobs
 
@@ -63,8 +63,8 @@ def ended(mode: CommitMode = CommitMode.DONE, kept: JobGraph | None = None) -> M
 def test_same_pipeline_again_writes_nothing(mode: CommitMode) -> None:
     blobs = ended(mode)
     before = dict(blobs.data)
-    for again in (program(), replace(program(), name="another", options={"spark_master": "local[1]"})):
-        log = taken(blobs, RestoreOptions(program=again)).log
+    for again in (job_graph(), replace(job_graph(), name="another", options={"spark_master": "local[1]"})):
+        log = taken(blobs, RestoreOptions(job_graph=again)).log
         assert (log.head.mode, log.head.committables) == (mode, LEFT)
         assert blobs.data == before
 
@@ -73,9 +73,9 @@ def test_same_pipeline_again_writes_nothing(mode: CommitMode) -> None:
 @pytest.mark.parametrize(
     ("other", "line"),
     [
-        (program(content="other code"), "'sum' has other code, arguments or windows"),
-        (program(write="code"), "'write' is new"),
-        (replace(program(), transforms={"read": Fingerprint("impulse", (), "")}), "'sum' is missing"),
+        (job_graph(content="other code"), "'sum' has other code, arguments or windows"),
+        (job_graph(write="code"), "'write' is new"),
+        (replace(job_graph(), transforms={"read": Fingerprint("impulse", (), "")}), "'sum' is missing"),
     ],
 )
 def test_another_pipeline_is_refused_and_leaves_nothing(mode: CommitMode, other: JobGraph, line: str) -> None:
@@ -83,37 +83,37 @@ def test_another_pipeline_is_refused_and_leaves_nothing(mode: CommitMode, other:
     before = dict(blobs.data)
     for drop in (False, True):
         with pytest.raises(IncompatibleStateError) as refused:
-            taken(blobs, RestoreOptions(program=other, drop=drop))
+            taken(blobs, RestoreOptions(job_graph=other, drop=drop))
         assert f"  - {line}" in refused.value.message.splitlines()
         assert blobs.data == before
-    assert taken(blobs, RestoreOptions(program=program())).log.head.mode is mode, (
+    assert taken(blobs, RestoreOptions(job_graph=job_graph())).log.head.mode is mode, (
         "the job's own is not refused after that"
     )
-    assert taken(blobs, RestoreOptions(program=other, force=True)).log.head.mode is CommitMode.RUNNING
+    assert taken(blobs, RestoreOptions(job_graph=other, force=True)).log.head.mode is CommitMode.RUNNING
 
 
 def test_refusal_names_differences_and_remedies() -> None:
-    kept = program(write="a", count="b")
+    kept = job_graph(write="a", count="b")
     changed = {**kept.transforms, "sum": Fingerprint("pardo", ("read", "late"), "")}
     del changed["write"]
     other = replace(kept, transforms={**changed, "late": Fingerprint("impulse", (), "")})
     with pytest.raises(IncompatibleStateError) as refused:
-        taken(ended(kept=kept), RestoreOptions(program=other))
+        taken(ended(kept=kept), RestoreOptions(job_graph=other))
     check_message("ended-job-another-pipeline", str(refused.value))
     many = replace(kept, transforms={**kept.transforms, **{f"more {n:02}": changed["sum"] for n in range(20)}})
     with pytest.raises(IncompatibleStateError) as refused:
-        taken(ended(kept=kept), RestoreOptions(program=many))
+        taken(ended(kept=kept), RestoreOptions(job_graph=many))
     assert refused.value.message.splitlines()[9] == "  - and 12 more"
 
 
 def test_renamed_transforms_are_the_same_pipeline() -> None:
-    blobs = ended(kept=program(**{"sum/publish": "x"}))
+    blobs = ended(kept=job_graph(**{"sum/publish": "x"}))
     before = dict(blobs.data)
-    now = replace(program("total"), transforms=program("total", **{"total/publish": "x"}).transforms)
+    now = replace(job_graph("total"), transforms=job_graph("total", **{"total/publish": "x"}).transforms)
     with pytest.raises(IncompatibleStateError):
-        taken(blobs, RestoreOptions(program=now), "total")
+        taken(blobs, RestoreOptions(job_graph=now), "total")
     for _ in range(2):
-        head = taken(blobs, RestoreOptions(program=now, renamed={"sum": "total"}), "total").log.head
+        head = taken(blobs, RestoreOptions(job_graph=now, renamed={"sum": "total"}), "total").log.head
         assert [of.stage for of in head.committables] == ["total/publish"]
         assert blobs.data == before
 
@@ -122,22 +122,22 @@ def test_code_of_other_versions_is_not_compared() -> None:
     newer = {**VERSIONS, "python": "3.12"}
     blobs = ended()
     assert (
-        taken(blobs, RestoreOptions(program=program(content="same source", versions=newer))).log.head.committables
+        taken(blobs, RestoreOptions(job_graph=job_graph(content="same source", versions=newer))).log.head.committables
         == LEFT
     )
     with pytest.raises(IncompatibleStateError):
-        taken(blobs, RestoreOptions(program=program(write="code", versions=newer)))
+        taken(blobs, RestoreOptions(job_graph=job_graph(write="code", versions=newer)))
 
 
 def test_job_without_fingerprints_is_compared_by_stages() -> None:
-    for kept in (replace(program(), transforms={}), None):
+    for kept in (replace(job_graph(), transforms={}), None):
         blobs = MemoryBlobs()
-        log = taken(blobs, RestoreOptions(program=kept)).log
+        log = taken(blobs, RestoreOptions(job_graph=kept)).log
         log.propose(replace(log.draft(Timestamp(4)), mode=CommitMode.DONE))
         before = dict(blobs.data)
-        taken(blobs, RestoreOptions(program=program()))
+        taken(blobs, RestoreOptions(job_graph=job_graph()))
         with pytest.raises(IncompatibleStateError):
-            taken(blobs, RestoreOptions(program=program("total")), "total")
+            taken(blobs, RestoreOptions(job_graph=job_graph("total")), "total")
         assert blobs.data == before
 
 
@@ -145,7 +145,7 @@ def test_other_shards_or_savepoint_are_refused() -> None:
     blobs = ended()
     before = dict(blobs.data)
     with pytest.raises(IncompatibleStateError, match="has 4 shards"):
-        taken(blobs, RestoreOptions(program=program(), shards=7))
+        taken(blobs, RestoreOptions(job_graph=job_graph(), shards=7))
     with pytest.raises(JobEndedError):
-        taken(blobs, RestoreOptions("end", program=program()))
+        taken(blobs, RestoreOptions("end", job_graph=job_graph()))
     assert blobs.data == before

@@ -60,7 +60,7 @@ def inspect(out: Output, path: str, micro_batch: int | None, savepoint: str, mic
     if isinstance(out, TextOutput):
         _show(out, found, status, newest=micro_batch is None and not savepoint)
     else:
-        name = found.program.name if found.program else ""
+        name = found.job_graph.name if found.job_graph else ""
         out.record({"name": name, **dataclasses.asdict(found), "causes": status.get("causes", [])})
     if found.damaged or found.problems:
         click.get_current_context().exit(1)
@@ -88,8 +88,8 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
     out.record(
         {
             # Logs and `arcbeam resume` show the name; the folder has the id.
-            "job": f"{found.program.name if found.program else found.job} in {found.location}"
-            + (f" (id {found.job})" if found.program else ""),
+            "job": f"{found.job_graph.name if found.job_graph else found.job} in {found.location}"
+            + (f" (id {found.job})" if found.job_graph else ""),
             "micro_batch": f"{found.micro_batch} ({kind}job: {found.mode}), {recorded(times, _shown)}",
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
             **({"ended": str(found.ended)} if found.ended else {}),
@@ -102,7 +102,8 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
         status
         and newest
         and not found.ended
-        and overdue(record := {**status, "program": found.program is not None, "folder": found.location}) is not None
+        and overdue(record := {**status, "job_graph": found.job_graph is not None, "folder": found.location})
+        is not None
     ):
         out.text(headline(record).line)
     out.text("\nwatermarks and holds")
@@ -178,10 +179,10 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
 
 
 def _job_graph(found: Inspection) -> dict[str, str]:
-    if found.program is None:
+    if found.job_graph is None:
         return {"resume": "run its script again: the folder holds no job graph"}
-    versions = ", ".join(f"{name.capitalize()} {version}" for name, version in found.program.versions.items())
-    graph = f"'{found.program.name}' of {versions}"
+    versions = ", ".join(f"{name.capitalize()} {version}" for name, version in found.job_graph.versions.items())
+    graph = f"'{found.job_graph.name}' of {versions}"
     return {"resume": command_line("resume", found.location), "job graph": graph}
 
 

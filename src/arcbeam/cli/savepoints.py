@@ -155,7 +155,7 @@ def _describe(out: Output, folder: str, blobs: DurableBlobs, name: str) -> None:
                 "files": f"{found.files} of {bytes_shown(found.size)}; only this savepoint needs "
                 f"{bytes_shown(found.own)}",
                 "to publish": found.to_publish,
-                "resume": resume_command(path, bool(found.program), True, ended, bool(found.later)),
+                "resume": resume_command(path, bool(found.job_graph), True, ended, bool(found.later)),
                 **({"discards": f"{found.later:,} later committed micro-batch(es)"} if found.later else {}),
                 "check": command_line("inspect", path, "--check"),
             }

@@ -96,7 +96,7 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     RECENT = ReadModifyWriteStateSpec("recent", FastPrimitivesCoder())
     """Times of emitted elements, in microseconds: the latest of all; the latest in the list (None: the list is empty);
-    all that are not in the list. The last item is when the timer fires; the state of an older job lacks it."""
+    all that are not in the list. The last item is when the timer fires."""
     KEPT = OrderedListStateSpec("kept", BooleanCoder())
     """More times; the values have no meaning."""
     FORGET = forget_timer()
@@ -115,21 +115,21 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     ) -> Iterator[Any]:
         """Emit an element unless it is a duplicate."""
         at, delay = time.micros, self._delay
-        last, listed, times, *fires = recent.read() or (None, None, [])
+        last, listed, times, fires = recent.read() or (None, None, [], None)
         if any(-delay <= at - then <= delay for then in times):
             return
         if listed is not None and any(True for _ in kept.read_range(*between(at - delay, at + delay))):
             return
         if last is None:
             last = at
-            fires = [fire_at(forget, at + delay, window)]
+            fires = fire_at(forget, at + delay, window)
         last = max(last, at)
         times = [*times, at]
         if len(times) > MOST:
             for then in times:
                 kept.add((Timestamp(micros=then), True))
             listed, times = last, []
-        recent.write((last, listed, times, *fires))
+        recent.write((last, listed, times, fires))
         key, value = element
         yield key if self._keys else value
 
@@ -143,8 +143,8 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> None:
         """Forget times after the watermark has passed the end of the period in which they can have duplicates."""
-        last, listed, times, *fires = recent.read()
-        now = fired_at(time, *fires)
+        last, listed, times, fires = recent.read()
+        now = fired_at(time, fires)
         all_over = is_over(last + self._delay, now, window)
         over = last if all_over else now - self._delay
         if listed is not None:

@@ -52,7 +52,7 @@ def fire_at(timer: Any, until: int, window: Any) -> int:
     return micros
 
 
-def fired_at(time: Any, fires: int | None = None) -> int:
+def fired_at(time: Any, fires: int) -> int:
     """Return the time, in microseconds, for which a timer was set that now fires.
 
     SUBTLE: Beam's coders encode timers in milliseconds. With most runners a timer therefore fires up to one millisecond
@@ -60,10 +60,10 @@ def fired_at(time: Any, fires: int | None = None) -> int:
 
     Args:
         time: the time that the runner reports.
-        fires: the time for which the timer was set; None if unknown.
+        fires: the time for which the timer was set.
     """
     now: int = time.micros
-    return now if fires is None or now // _MILLI != fires // _MILLI else fires
+    return now if now // _MILLI != fires // _MILLI else fires
 
 
 def is_over(until: int, now: int, window: Any) -> bool:

@@ -56,15 +56,11 @@ CREATE TABLE metric (
     info BLOB NOT NULL
 );
 CREATE INDEX metric_of_job ON metric (job, committed);
-"""
-
-_PROGRESS = """
-CREATE TABLE IF NOT EXISTS progress (
+CREATE TABLE progress (
     job TEXT PRIMARY KEY REFERENCES job (id) ON DELETE CASCADE,
     record TEXT NOT NULL        -- JSON: the last progress of a bounded job
 )
 """
-"""A later table: earlier servers of the same version ignore it."""
 
 _PAGE = threshold(1000, 2)
 
@@ -182,7 +178,6 @@ class Registry:
             if not found:
                 for statement in _SCHEMA.split(";\n"):
                     self._db.execute(statement)
-            self._db.execute(_PROGRESS)
             self._db.execute(f"PRAGMA user_version={VERSION}")
 
     def close(self) -> None:

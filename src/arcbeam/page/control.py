@@ -32,7 +32,7 @@ from arcbeam.page.views import without_driver
 from arcbeam.store.log.jobname import resume_command
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.savepoints import path_of, split_path
-from arcbeam.streaming.status.words import has_program, shown, silent
+from arcbeam.streaming.status.words import has_job_graph, shown, silent
 
 _KEPT: Final = 200
 """Requests whose results are remembered."""
@@ -247,14 +247,14 @@ def _place(number: str) -> int:
     return int(number.partition("-")[0])
 
 
-def carry_out(control: Control, what: Asked, name: str, program: bool = True) -> str:
+def carry_out(control: Control, what: Asked, name: str, job_graph: bool = True) -> str:
     """Carry a request out. Return the result for people.
 
     Args:
         control: of the job.
         what: the request.
         name: of the savepoint; "": a name with the time.
-        program: whether a job graph is stored with the job.
+        job_graph: whether a job graph is stored with the job.
 
     Raises:
         ArcbeamError: it is refused, or its job does not answer in time.
@@ -262,11 +262,11 @@ def carry_out(control: Control, what: Asked, name: str, program: bool = True) ->
     place = control.request(what, name, WAIT_SECONDS)
     match what:
         case Asked.SAVEPOINT:
-            back = resume_command(place, program, savepoint=True, discards=True)
+            back = resume_command(place, job_graph, savepoint=True, discards=True)
             return f"The savepoint is taken. To go back to it, and discard what the job commits after it: {back}"
         case Asked.SUSPEND:
             # Not from the savepoint: repeated after a later failure, the command would go back to it.
-            return f"The job is suspended. To continue: {resume_command(split_path(place)[0], program)}"
+            return f"The job is suspended. To continue: {resume_command(split_path(place)[0], job_graph)}"
         case Asked.DRAIN:
             return "The job drains. Its page shows what is left."
     return "The job is cancelled, or is about to be."
@@ -329,8 +329,8 @@ class ControlPages:
         if control is None:
             return PlainTextResponse("there is no such job here; nothing was done", 404)
         found = await run_in_threadpool(self._source.job, id)
-        program, name = found is None or _has_program(found), form.get("name", "").strip()
-        self._operations.begin(number, id, what, partial(carry_out, control, what, name, program))
+        job_graph, name = found is None or _has_job_graph(found), form.get("name", "").strip()
+        self._operations.begin(number, id, what, partial(carry_out, control, what, name, job_graph))
         return RedirectResponse(f"/job/{id}/request/{number}", 303)
 
     def result(self, request: Request) -> Shown:
@@ -350,18 +350,18 @@ class ControlPages:
 
 def _after(job: Listed, what: Asked) -> str:
     """Return how to continue after a request."""
-    folder, program = str((job.record or {}).get("folder") or "FOLDER"), _has_program(job)
-    resume = resume_command(folder, program)
+    folder, job_graph = str((job.record or {}).get("folder") or "FOLDER"), _has_job_graph(job)
+    resume = resume_command(folder, job_graph)
     return consequences(job, what).after.format(
         delete=command_line("savepoints", folder, "delete", "NAME"),
         resume=resume,
-        again=f"{resume}, or submit the pipeline again with the same --checkpoint_dir" if program else resume,
-        restore=resume_command(path_of(folder, "NAME"), program, savepoint=True, discards=True),
+        again=f"{resume}, or submit the pipeline again with the same --checkpoint_dir" if job_graph else resume,
+        restore=resume_command(path_of(folder, "NAME"), job_graph, savepoint=True, discards=True),
     )
 
 
-def _has_program(job: Listed) -> bool:
-    return job.record is None or has_program(job.record)
+def _has_job_graph(job: Listed) -> bool:
+    return job.record is None or has_job_graph(job.record)
 
 
 def _missing(what: str) -> Shown:

@@ -111,7 +111,7 @@ def savepoint_rows(details: Record) -> Iterator[SavepointRow]:
         own = f"only this savepoint needs {bytes_shown(each['own'])} of it"
         ended = each["mode"] in ENDED
         later = each.get("later", 0)
-        resume = resume_command(each["path"], bool(each.get("program")), True, ended, bool(later))
+        resume = resume_command(each["path"], bool(each.get("job_graph")), True, ended, bool(later))
         notes = [f"discards {later:,} later committed micro-batch(es)"] if later else []
         notes += [f"the job is {each['mode']} there: {NOTHING_LEFT}"] if ended else []
         yield SavepointRow(

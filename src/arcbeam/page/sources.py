@@ -275,10 +275,10 @@ def details_in_folder(blobs: DurableBlobs) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with contextlib.suppress(ArcbeamError):
         newest = read_newest(blobs)
-        program = None if newest is None else jobgraphs.readable(blobs, known(newest).program)
-        if program is not None:
-            found["options"] = {**program.options, **dict.fromkeys(program.secrets, MASK)}
-            found["defaults"] = with_defaults(program.options)
+        job_graph = None if newest is None else jobgraphs.readable(blobs, known(newest).job_graph)
+        if job_graph is not None:
+            found["options"] = {**job_graph.options, **dict.fromkeys(job_graph.secrets, MASK)}
+            found["defaults"] = with_defaults(job_graph.options)
         found |= details_in(blobs) or {}
         saved = savepoints(blobs)
         found["savepoints"] = [{**asdict(each), "path": path_of(str(blobs), each.name)} for each in saved]

@@ -164,7 +164,7 @@ def _waiting(stage: Mapping[str, Any]) -> Iterator[Fact]:
         yield "restrictions", "none that is not done"
     kept = stage.get("kept")
     if kept is None:
-        yield "timers", "not counted: the stage has no state, or an earlier version committed"
+        yield "timers", "none: the stage has no state"
     else:
         event, clock = kept.get("event_timers", 0), kept.get("clock_timers", 0)
         yield "timers", f"{event:,} for event time, {clock:,} for the clock"

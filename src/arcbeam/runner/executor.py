@@ -161,13 +161,13 @@ class SparkExecutor(PipelineExecutor):
         script = script_of(submission)
         closed, main = (script.closed_outputs, script.main) if script is not None else (None, None)
         worker_setup = worker_setup_for(spark, options, _staged(submission), closed, main, sdk_options)
-        program = None
+        job_graph = None
         if not plan.bounded:
             if not ours.checkpoint_dir and submission.home is not None and is_local(spark):
                 ours.checkpoint_dir = str(submission.home)
             if ours.checkpoint_dir:
                 events.message(Level.BASIC, f"this job keeps its state in {shown(ours.checkpoint_dir)}")
-                program = job_graph_to_store(plan.name, proto.SerializeToString(), _own(submission), worker_setup)
+                job_graph = job_graph_to_store(plan.name, proto.SerializeToString(), _own(submission), worker_setup)
             else:
                 events.message(
                     Level.WARNING,
@@ -178,7 +178,7 @@ class SparkExecutor(PipelineExecutor):
             if self._cancelled:
                 raise JobCancelledError(f"job '{plan.name}' was cancelled before it started")
             self._job = Job(
-                plan, ours, worker_setup, _Follower(events, bounded=plan.bounded), program, shards, submission.job_id
+                plan, ours, worker_setup, _Follower(events, bounded=plan.bounded), job_graph, shards, submission.job_id
             )
         # SUBTLE: a streaming job is running once it is taken over. Until then the server must remember the earlier
         # state (`Submission.again`).

@@ -100,7 +100,7 @@ class Job:
         options: how.
         worker_setup: called in each worker before it opens its first processor of this job.
         follower: gets the job's events.
-        program: the job graph that a streaming job stores, so that it can be resumed without this program.
+        job_graph: the job graph that a streaming job stores, so that it can be resumed without this program.
         shards: of a new job without the option; None: see the option's help.
         id: of the job at a job server; "": a new one.
 
@@ -121,7 +121,7 @@ class Job:
         options: ArcbeamOptions,
         worker_setup: Callable[[], None] | None = None,
         follower: Follower | None = None,
-        program: StoredJobGraph | None = None,
+        job_graph: StoredJobGraph | None = None,
         shards: int | None = None,
         id: str = "",
     ) -> None:
@@ -132,7 +132,7 @@ class Job:
         self._plan, self._options, self._worker_setup = plan, options, worker_setup
         self.on_sigterm = OnSigterm.of(options.on_sigterm, bounded=plan.bounded, kept=bool(options.checkpoint_dir))
         self.sigterm_seconds = float(options.sigterm_seconds)
-        self._follower, self._program, self._shards = follower or Follower(), program, shards
+        self._follower, self._job_graph, self._shards = follower or Follower(), job_graph, shards
         self._observed = bool(id) or options.page_port is not None
         self._run: BatchRun | streamingjob.StreamRun | None = None
         self._started, self._streaming = time.monotonic(), False
@@ -256,7 +256,7 @@ class Job:
     def _log_end(self, how: str, *, kept: bool) -> None:
         run = self._run
         assert isinstance(run, streamingjob.StreamRun)
-        resume = f"resume it: {resume_command(shown(run.store), self._program is not None)}"
+        resume = f"resume it: {resume_command(shown(run.store), self._job_graph is not None)}"
         resume = f"remove the cause of its error, then {resume}" if how.startswith("failed") else resume
         restart = "without --checkpoint_dir it keeps no state: run it again from the beginning"
         self._log(f"{how}; {resume if kept else restart}")
@@ -291,14 +291,14 @@ class Job:
 
     def _take_over(self) -> tuple[str | None, RestoreOptions]:
         """Return the job's folder, and how to resume the job there."""
-        options, kept = self._options, self._program
+        options, kept = self._options, self._job_graph
         store, savepoint = place_of(options.checkpoint_dir or "", options.from_savepoint or "")
         return store or None, RestoreOptions(
             savepoint,
             options.force_resume,
             options.renamed_stages,
             options.shards,
-            kept.program if kept is not None and store else None,
+            kept.job_graph if kept is not None and store else None,
             kept.files if kept is not None else {},
             options.allow_dropped_state,
             options.discard_later_micro_batches,

@@ -37,7 +37,7 @@ from arcbeam.translate.proto import parsed
 class StoredJobGraph:
     """A job graph, and the paths of its files, by name."""
 
-    program: JobGraph
+    job_graph: JobGraph
     files: Mapping[str, Path]
 
 
@@ -58,8 +58,8 @@ def job_graph_to_store(
     described = tuple(jobgraphs.described(name, path) for name, path in files.items())
     transforms = fingerprints(parsed(pipeline), time.time())
     here, secrets = asdict(Versions.here()), tuple(sorted(kept.secrets))
-    program = JobGraph(name, pipeline, kept.options, record_of(worker_setup), described, here, transforms, secrets)
-    return StoredJobGraph(program, files)
+    job_graph = JobGraph(name, pipeline, kept.options, record_of(worker_setup), described, here, transforms, secrets)
+    return StoredJobGraph(job_graph, files)
 
 
 def _is_json(value: Any) -> bool:
@@ -90,20 +90,20 @@ def stored_job_graph(blobs: DurableBlobs, savepoint: str = "") -> JobGraph:
         if pin is None:
             raise no_savepoint(blobs, savepoint, head)
         head = head if pin.micro_batch == head.micro_batch else read_manifest(blobs, pin.micro_batch)
-    if not head.program:
+    if not head.job_graph:
         raise StoreError(
             f"the job in '{blobs}' has no job graph, so it cannot be resumed without its script",
             "submit the pipeline's script again, with this folder as --checkpoint_dir",
         )
-    program = jobgraphs.read(blobs, head.program)
+    job_graph = jobgraphs.read(blobs, head.job_graph)
     here = Versions.here()
-    if (program.versions.get("python"), program.versions.get("beam")) != (here.python, here.beam):
+    if (job_graph.versions.get("python"), job_graph.versions.get("beam")) != (here.python, here.beam):
         raise EnvironmentMismatchError(
-            f"{job_label(program.name, blobs)} was submitted with Python {program.versions.get('python')} and Beam "
-            f"{program.versions.get('beam')}; this is Python {here.python} and Beam {here.beam}",
+            f"{job_label(job_graph.name, blobs)} was submitted with Python {job_graph.versions.get('python')} and Beam "
+            f"{job_graph.versions.get('beam')}; this is Python {here.python} and Beam {here.beam}",
             "use these versions of Python and Beam, or submit the pipeline's script again",
         )
-    return program
+    return job_graph
 
 
 def newest_name(blobs: DurableBlobs) -> str:
@@ -115,15 +115,15 @@ def newest_name(blobs: DurableBlobs) -> str:
     return "" if newest is None else kept_name(blobs, known(newest))
 
 
-def restored_worker_setup(spark: Any, blobs: DurableBlobs, program: JobGraph) -> WorkerSetup:
+def restored_worker_setup(spark: Any, blobs: DurableBlobs, job_graph: JobGraph) -> WorkerSetup:
     """Ship a job graph's files to the session's workers, and return the setup of the workers.
 
     Raises:
         StoreError: a file is missing or damaged.
         SetupError: Spark does not take the files.
     """
-    worker_setup = worker_setup_of(program.worker, local=is_local(spark))
-    for file in program.files:
+    worker_setup = worker_setup_of(job_graph.worker, local=is_local(spark))
+    for file in job_graph.files:
         path = archive_path(file.name)
         if not path.exists():
             partial = path.with_suffix(".fetched")

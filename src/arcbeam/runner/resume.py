@@ -71,36 +71,36 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     more = {option: value for option, value in more.items() if option not in ended}
     PipelineOptions.from_dictionary({**more, "checkpoint_dir": url}).view_as(ArcbeamOptions).check()
     blobs = open_blobs(url)
-    program = stored_job_graph(blobs, savepoint)
-    declare_settings(program.secrets)
+    job_graph = stored_job_graph(blobs, savepoint)
+    declare_settings(job_graph.secrets)
     # The job may have been rescaled since: it keeps its number of shards unless another one is given now. Who allows
     # samples, which show data, does so at each start.
-    allowed = program.options.get(_SAMPLES, False)
+    allowed = job_graph.options.get(_SAMPLES, False)
     unset = {"shards", _SAMPLES, *ended}
-    stored = {option: value for option, value in program.options.items() if option not in unset}
+    stored = {option: value for option, value in job_graph.options.items() if option not in unset}
     if allowed and _SAMPLES not in more:
         _LOG.warning("%s: no samples can be taken now: give --page_samples again to allow them", shown(url))
-    names = [name for name in program.secrets if name not in ended]
+    names = [name for name in job_graph.secrets if name not in ended]
     wanted = {**completed(stored, names, more), "streaming": True, "checkpoint_dir": url}
     if savepoint:
         wanted["from_savepoint"] = savepoint
     ours = PipelineOptions.from_dictionary(wanted).view_as(ArcbeamOptions)
-    name = name or str(more.get("job_name") or "") or newest_name(blobs) or program.name
+    name = name or str(more.get("job_name") or "") or newest_name(blobs) or job_graph.name
     if "job_name" in wanted:
         wanted["job_name"] = name
-    proto = parsed(program.pipeline)
+    proto = parsed(job_graph.pipeline)
     plan = plan_of(proto, ours, name=name)
     spark = open_session(session_options(ours))
     if ignored := unheeded(spark, session_options(ours)):
         _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
     check_startable(proto, environment_type(stored), local=is_local(spark), inherits=not is_connect(spark), folder=url)
-    worker_setup = restored_worker_setup(spark, blobs, program)
+    worker_setup = restored_worker_setup(spark, blobs, job_graph)
     if any_workers(proto.components):
         restart = how_to_restart(environment_type(stored), url)
         worker_setup = replace(worker_setup, sdk_options=struct_of(wanted), restart=restart)
     # A later start is reminded, too.
     ones = {_SAMPLES: True, **wanted} if allowed else wanted
     kept = parted({option: value for option, value in ones.items() if option not in OF_THE_START}, names)
-    again = replace(program, name=name, options=kept.options, secrets=tuple(sorted({*names, *kept.secrets})))
-    files = {file.name: archive_path(file.name) for file in program.files}
-    return ArcbeamResult(plan, Job(plan, ours, worker_setup, program=StoredJobGraph(again, files)))
+    again = replace(job_graph, name=name, options=kept.options, secrets=tuple(sorted({*names, *kept.secrets})))
+    files = {file.name: archive_path(file.name) for file in job_graph.files}
+    return ArcbeamResult(plan, Job(plan, ours, worker_setup, job_graph=StoredJobGraph(again, files)))

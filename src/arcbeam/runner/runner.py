@@ -104,8 +104,8 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             worker_setup = worker_setup_for(spark, options, files, declared, main)
         # A pipeline with truncations must not get them again when it is resumed.
         resumable = not plan.bounded and options.checkpoint_dir and not self._is_drain
-        program = job_graph_to_store(name, serialized, given(options), worker_setup) if resumable else None
-        return ArcbeamResult(plan, Job(plan, options, worker_setup, program=program))
+        job_graph = job_graph_to_store(name, serialized, given(options), worker_setup) if resumable else None
+        return ArcbeamResult(plan, Job(plan, options, worker_setup, job_graph=job_graph))
 
 
 def _check_environment(options: PipelineOptions) -> None:

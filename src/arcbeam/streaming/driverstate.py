@@ -5,10 +5,9 @@ Owns its format, and the numbers of stages. Must not know what a driver does.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Final
 
 from arcbeam.engine.coordinator import AT_BEGINNING, JobStarted, ScriptPlace
 from arcbeam.engine.protocol.layout import Layout
@@ -17,10 +16,13 @@ from arcbeam.engine.watermarks.observed import Seen
 from arcbeam.engine.watermarks.outlierfilter import Doubted
 from arcbeam.engine.watermarks.sketches import Recent
 from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model import documents
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.manifest.values import ENDED, Manifest
 
+VERSION: Final = 1
+"""Of the format of `Progress`."""
 _NUMBERS = range(1, 1 << 16)
 """A stage's number has two bytes in rows."""
 
@@ -49,43 +51,32 @@ class Progress:
 
     def encoded(self) -> bytes:
         """Return the value for a manifest."""
-        record: dict[str, object] = {
+        record = {
             "begun": sorted(self.begun),
             "drains_to": self.drains_to,
             "numbers": dict(self.numbers),
+            "script": asdict(self.script),
+            "seen": dict(self.seen),
+            "recent": {name: recent.encoded() for name, recent in self.recent.items()},
+            "doubted": dict(self.doubted),
         }
-        if self.script != AT_BEGINNING:
-            record["script"] = {"events": self.script.events, "over": self.script.over}
-        if self.seen:
-            record["seen"] = dict(self.seen)
-        if self.recent:
-            record["recent"] = {name: recent.encoded() for name, recent in self.recent.items()}
-        if self.doubted:
-            record["doubted"] = dict(self.doubted)
-        return json.dumps(record).encode()
+        return documents.encode(VERSION, record)
 
 
 def progress_of(head: Manifest) -> Progress:
     """Return the progress in a manifest; empty for a new job's first one."""
     if not head.progress:
         return Progress()
-    record = json.loads(head.progress)
+    record = documents.decode(head.progress, VERSION, "the progress of a job")
     return Progress(
-        _begun(record),
+        tuple(record["begun"]),
         record["drains_to"],
-        record.get("numbers", {}),
-        ScriptPlace(**record.get("script", {})),
-        record.get("seen", {}),
-        {name: Recent.decoded(each) for name, each in record.get("recent", {}).items()},
-        {name: tuple(map(Timestamp, times)) for name, times in record.get("doubted", {}).items()},
+        record["numbers"],
+        ScriptPlace(**record["script"]),
+        record["seen"],
+        {name: Recent.decoded(each) for name, each in record["recent"].items()},
+        {name: tuple(map(Timestamp, times)) for name, times in record["doubted"].items()},
     )
-
-
-def _begun(record: Mapping[str, Any]) -> Collection[str]:
-    if "begun" in record:
-        return tuple(record["begun"])
-    # In old manifests, all stages began in the job's first micro-batch.
-    return () if record["fresh"] else tuple(record.get("numbers", ()))
 
 
 def numbered(head: Manifest, stages: Iterable[str]) -> dict[str, int]:

@@ -53,7 +53,7 @@ def test_setting_of_the_variable_is_secret_whatever_its_name() -> None:
     options = {"spark_conf": ["spark.executorEnv.KPW_OF_TEST=s3cret", "spark.executorEnv.HOME=/x"]}
     assert parted(options).secrets == {}
     ReadFromKafka(SERVERS, ["t"], credentials={"sasl.password": "KPW_OF_TEST"})
-    stored = job_graph_to_store("j", b"", options, WorkerSetup()).program
+    stored = job_graph_to_store("j", b"", options, WorkerSetup()).job_graph
     assert stored.options == {"spark_conf": ["spark.executorEnv.HOME=/x"]}
     assert stored.secrets == (given,)
     assert (is_secret("spark.yarn.appMasterEnv.KPW_OF_TEST"), is_secret("KPW_OF_TEST")) == (True, False)

@@ -88,7 +88,8 @@ def chain(*tokens: str) -> list[Part]:
 
 
 def committable(*sequences: int) -> dict[str, Any]:
-    return {"parts": [part(sequence).plain() for sequence in sequences]}
+    parts = (part(n, token=f"t{n}", after=f"t{n - 1}" if n > 1 else "") for n in sequences)
+    return {"parts": [each.plain() for each in parts]}
 
 
 def test_parts_are_published_once_in_order() -> None:
@@ -108,7 +109,7 @@ def test_repeated_call_finds_what_is_published(fate: str) -> None:
         publisher.publish([committable(1, 2)])
     Publisher(broker).publish([committable(1, 2)])
     publisher.publish([committable(1, 2)])
-    assert (broker.published, broker.register) == ([b"1", b"2"], Register(2))
+    assert (broker.published, broker.register) == ([b"1", b"2"], Register(2, "t2"))
 
 
 @pytest.mark.parametrize("fate", ["before", "after"])
@@ -150,7 +151,7 @@ def test_lost_register_is_refused() -> None:
     with pytest.raises(RegisterError, match=r"part 2 .*group arcbeam\.job\.sink\.0 at t\[0\]\) does not exist"):
         Publisher(broker).publish([committable(2)])
     Publisher(broker, trusts=True).publish([committable(2)])
-    assert (broker.published, broker.register) == ([b"1", b"2"], Register(2))
+    assert (broker.published, broker.register) == ([b"1", b"2"], Register(2, "t2"))
 
 
 def test_register_that_went_back_is_refused() -> None:
@@ -174,16 +175,6 @@ def test_parts_follow_the_token_of_the_register() -> None:
 def test_register_at_other_parts_is_refused(register: Register, trusts: bool) -> None:
     with pytest.raises(RegisterError, match=r"delete the consumer group, and resume .*on_lost_register='publish'"):
         still_to_publish(chain("a", "b", "c"), register, trusts=trusts)
-
-
-def test_register_of_an_older_version() -> None:
-    # It has no token, and its job's state and committables have none.
-    assert still_to_publish([part(2)], Register(2), trusts=False) == []
-    new = part(3, "", "c")
-    assert still_to_publish([new], Register(2), trusts=False) == [new]
-    # After an update the job went back to a savepoint of the older version.
-    with pytest.raises(RegisterError, match="older version"):
-        still_to_publish([new], Register(3), trusts=False)
 
 
 def test_offset_set_by_hand_is_reported() -> None:

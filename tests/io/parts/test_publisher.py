@@ -60,7 +60,7 @@ def test_success_file_is_of_newest_micro_batch(tmp_path: Path) -> None:
         listed = [[f"part-{n}", 10, 20] for n in range(files)]
         fields = {
             "job": job,
-            "step": micro_batch,
+            "micro_batch": micro_batch,
             "name": "_SUCCESS",
             "staged": f".arcbeam/runner/job/{micro_batch}-t-1",
         }

@@ -121,13 +121,13 @@ def test_committed_micro_batch_is_read_back(blobs: DurableBlobs) -> None:
         watermarks=(marks,),
         committables=(Committable("write", b"part"),),
         progress=b"machine",
-        cut=b"digest",
+        attempts_digest=b"digest",
     )
     assert log.propose(manifest) == Committed(manifest)
     assert read_head(blobs) == log.head == manifest
     after = log.draft(Timestamp(6))
     assert (after.shards, after.watermarks, after.progress) == ((files,), (marks,), b"machine")
-    assert (after.committables, after.cut) == ((), b""), "a micro-batch's own are not the next one's"
+    assert (after.committables, after.attempts_digest) == ((), b""), "a micro-batch's own are not the next one's"
 
 
 @pytest.mark.contract("STORE-01")
@@ -350,7 +350,7 @@ def test_finishing_an_ended_job_writes_nothing(memory: DurableBlobs, mode: Commi
     log.propose(log.draft(Timestamp(1), mode=mode, committables=committables))
     head, before = log.head, files(memory)
     for _ in range(2):  # the driver that finishes it may die, too
-        log = opened(memory, finish=True, program=lambda epoch, before: "another")
+        log = opened(memory, finish=True, job_graph=lambda epoch, before: "another")
         assert (log.head, log.epoch, files(memory)) == (head, head.epoch, before)
         assert log.head.committables == committables
         with pytest.raises(InvalidManifestError):
@@ -364,13 +364,13 @@ def test_job_that_ends_during_opening_is_finished(memory: DurableBlobs) -> None:
     log = opened(memory)
     ended = log.draft(Timestamp(1), mode=CommitMode.DONE)
 
-    def program(epoch: int, before: str) -> str:
+    def job_graph(epoch: int, before: str) -> str:
         """Let the earlier driver make its last commit when this one is about to begin its epoch."""
         if log.head is not ended:
             log.propose(ended)
         return ""
 
-    assert opened(memory, finish=True, program=program).head == ended
+    assert opened(memory, finish=True, job_graph=job_graph).head == ended
     assert opened(memory, finish=True).head == ended
 
 
@@ -422,23 +422,23 @@ def test_driver_without_job_graph_begins_no_epoch(memory: DurableBlobs) -> None:
         raise DeterminateError("disk is full", "free some space")
 
     with pytest.raises(DeterminateError, match="disk is full"):
-        opened(memory, program=fails)
+        opened(memory, job_graph=fails)
     assert log.is_newest()
     assert isinstance(log.propose(log.draft(Timestamp(0))), Committed)
 
 
 def test_job_graph_is_stored_again_after_conflict(memory: DurableBlobs) -> None:
-    opened(memory, program=lambda *_: "programs/first")
+    opened(memory, job_graph=lambda *_: "job_graphs/first")
     calls: list[tuple[int, str]] = []
 
     def kept(epoch: int, before: str) -> str:
         calls.append((epoch, before))
         if len(calls) == 1:
-            opened(memory, program=lambda *_: "programs/faster")
-        return f"programs/{epoch}"
+            opened(memory, job_graph=lambda *_: "job_graphs/faster")
+        return f"job_graphs/{epoch}"
 
-    assert opened(memory, program=kept).head.program == "programs/3"
-    assert calls == [(2, "programs/first"), (3, "programs/faster")]
+    assert opened(memory, job_graph=kept).head.job_graph == "job_graphs/3"
+    assert calls == [(2, "job_graphs/first"), (3, "job_graphs/faster")]
     calls.append((0, ""))
-    assert opened(memory, program=kept).head.program == "programs/4"
-    assert calls[3:] == [(4, "programs/3")], "without a conflict it is called once"
+    assert opened(memory, job_graph=kept).head.job_graph == "job_graphs/4"
+    assert calls[3:] == [(4, "job_graphs/3")], "without a conflict it is called once"

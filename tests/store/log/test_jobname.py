@@ -23,7 +23,7 @@ pytestmark = pytest.mark.contract("OPS-02")
 
 
 def named(blobs: DurableBlobs, name: str) -> CommitLog:
-    return opened(blobs, program=partial(jobgraphs.keep, blobs, JobGraph(name, b"proto"), {}))
+    return opened(blobs, job_graph=partial(jobgraphs.keep, blobs, JobGraph(name, b"proto"), {}))
 
 
 def test_label_has_name_and_folder() -> None:
@@ -34,19 +34,19 @@ def test_label_has_name_and_folder() -> None:
 
 
 def test_an_end_is_resumed_by_force() -> None:
-    assert resume_command("/data/my job/savepoints/last", program=True, savepoint=True, ended=True) == (
+    assert resume_command("/data/my job/savepoints/last", job_graph=True, savepoint=True, ended=True) == (
         "arcbeam resume '/data/my job/savepoints/last' --force_resume"
     )
-    assert resume_command("/x", program=False, savepoint=True, ended=True) == (
+    assert resume_command("/x", job_graph=False, savepoint=True, ended=True) == (
         "run its script with --from_savepoint and --force_resume"
     )
-    assert resume_command("/x", program=False, savepoint=True, discards=True) == (
+    assert resume_command("/x", job_graph=False, savepoint=True, discards=True) == (
         "run its script with --from_savepoint and --discard_later_micro_batches"
     )
-    assert resume_command("-x y", program=True, discards=True) == (
+    assert resume_command("-x y", job_graph=True, discards=True) == (
         "arcbeam resume './-x y' --discard_later_micro_batches"
     )
-    assert resume_command("/x", program=False) == "run its script again with its --checkpoint_dir"
+    assert resume_command("/x", job_graph=False) == "run its script again with its --checkpoint_dir"
 
 
 def test_name_is_that_of_newest_job_graph() -> None:
@@ -63,7 +63,7 @@ def test_name_is_that_of_newest_job_graph() -> None:
 def test_job_with_damaged_graph_has_folder_only() -> None:
     blobs = MemoryBlobs()
     head = named(blobs, "orders").head
-    blobs.put(head.program, b"something else")
+    blobs.put(head.job_graph, b"something else")
     assert kept_name(blobs, head) == ""
     assert job_in(blobs) == "the job in 'memory'"
 

@@ -43,10 +43,10 @@ class Run:
         self.blobs = FolderBlobs(folder)
 
         def kept(epoch: int, before: str) -> str:
-            program = JobGraph("job", b"pipeline", files=(jobgraphs.described("script.py", script),))
-            return jobgraphs.keep(self.blobs, program, {"script.py": script}, epoch, before)
+            job_graph = JobGraph("job", b"pipeline", files=(jobgraphs.described("script.py", script),))
+            return jobgraphs.keep(self.blobs, job_graph, {"script.py": script}, epoch, before)
 
-        self.log = opened(self.blobs, program=kept)
+        self.log = opened(self.blobs, job_graph=kept)
         self.report("committed", self.log.head.micro_batch)
 
     def report(self, *what: Any) -> None:

@@ -60,16 +60,16 @@ def test_impossible_request_is_refused(memory: DurableBlobs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "how"),
+    ("job_graph", "how"),
     [("jobs/p", "arcbeam resume '/my job'"), ("", "run its script again with its --checkpoint_dir")],
 )
-def test_remedies_name_how_the_job_is_resumed(memory: DurableBlobs, program: str, how: str) -> None:
+def test_remedies_name_how_the_job_is_resumed(memory: DurableBlobs, job_graph: str, how: str) -> None:
     log = opened(memory)
-    log.propose(replace(log.draft(Timestamp(1)), program=program))
-    assert has_job_graph(memory) == bool(program)
+    log.propose(replace(log.draft(Timestamp(1)), job_graph=job_graph))
+    assert has_job_graph(memory) == bool(job_graph)
     assert requests.unanswered_remedy(memory, "/my job").endswith(f"if not, resume the job: {how}")
     remedies = [
-        requests.stopped_remedy(what, "/my job", ended=False, program=bool(program))
+        requests.stopped_remedy(what, "/my job", ended=False, job_graph=bool(job_graph))
         for what in (Asked.DRAIN, Asked.SUSPEND)
     ]
     assert remedies == [f"resume it first: {how}", f"to resume it: {how}"]
@@ -85,7 +85,11 @@ def test_malformed_answer_is_an_error(memory: DurableBlobs) -> None:
 
 def test_malformed_request_is_an_error() -> None:
     blobs = MemoryBlobs()
-    for record in ({"version": 1, "what": "drain", "savepoint": None, "step": 0, "epoch": 1}, {"version": 1}, []):
+    for record in (
+        {"version": 1, "what": "drain", "savepoint": None, "micro_batch": 0, "epoch": 1},
+        {"version": 1},
+        [],
+    ):
         blobs.put("requests/x", json.dumps(record).encode())
         with pytest.raises(ValueError, match="request"):
             requests.read(blobs, "x")

@@ -103,57 +103,57 @@ def keeps(blobs: DurableBlobs, folder: Path, **files: bytes) -> Callable[[int, s
     return partial(jobgraphs.keep, blobs, JobGraph("words", repr(files).encode(), files=described), paths)
 
 
-def is_whole(blobs: DurableBlobs, program: str) -> bool:
-    for file in jobgraphs.read(blobs, program).files:
+def is_whole(blobs: DurableBlobs, job_graph: str) -> bool:
+    for file in jobgraphs.read(blobs, job_graph).files:
         jobgraphs.fetch(blobs, file, len)
     return True
 
 
 def test_job_graphs_are_swept_with_last_manifest(blobs: DurableBlobs, tmp_path: Path) -> None:
-    log = opened(blobs, program=keeps(blobs, tmp_path, a=b"shared", b=b"first"))
-    first = log.head.program
+    log = opened(blobs, job_graph=keeps(blobs, tmp_path, a=b"shared", b=b"first"))
+    first = log.head.job_graph
     micro_batch(log, "safe")
-    blobs.put("programs/0123456789abcdef", b"of an earlier version")
-    log = opened(blobs, program=keeps(blobs, tmp_path, a=b"shared", b=b"second"))
-    second, opening = log.head.program, log.head.micro_batch
-    log = opened(blobs, program=keeps(blobs, tmp_path, a=b"shared", b=b"third"))
-    third = log.head.program
+    blobs.put("job_graphs/0123456789abcdef", b"of an earlier version")
+    log = opened(blobs, job_graph=keeps(blobs, tmp_path, a=b"shared", b=b"second"))
+    second, opening = log.head.job_graph, log.head.micro_batch
+    log = opened(blobs, job_graph=keeps(blobs, tmp_path, a=b"shared", b=b"third"))
+    third = log.head.job_graph
     waiting = keeps(blobs, tmp_path, c=b"of a driver that starts")(log.epoch + 1, third)
     for _ in range(3):
         micro_batch(log)
     swept = Sweeper(log, keep=1).sweep().files
-    assert [name for name in swept if name.startswith("programs/")] == [
+    assert [name for name in swept if name.startswith("job_graphs/")] == [
         second,
-        f"programs/files/00000002-{sha256(b'second').hexdigest()}",
+        f"job_graphs/files/00000002-{sha256(b'second').hexdigest()}",
     ], "files that it shares with others, or that a savepoint needs, are kept"
     assert is_whole(blobs, first)
     assert is_whole(blobs, third)
     assert is_whole(blobs, waiting)
     assert inspect(blobs, micro_batch=opening).damaged == (), "an opening is kept for its name"
-    assert inspect(blobs, micro_batch=opening).program is None
+    assert inspect(blobs, micro_batch=opening).job_graph is None
     log.propose(unpinned(log.draft(Timestamp(0)), "safe"))
     for _ in range(4):
         micro_batch(log)
     swept = Sweeper(log, keep=1).sweep().files
-    assert [name for name in swept if name.startswith("programs/")] == [
+    assert [name for name in swept if name.startswith("job_graphs/")] == [
         first,
-        f"programs/files/00000001-{sha256(b'first').hexdigest()}",
+        f"job_graphs/files/00000001-{sha256(b'first').hexdigest()}",
     ]
     assert is_whole(blobs, third)
-    assert blobs.get("programs/0123456789abcdef"), "an earlier version used names of the content alone"
+    assert blobs.get("job_graphs/0123456789abcdef"), "an earlier version used names of the content alone"
 
 
 def test_unreadable_job_graph_keeps_all_files(memory: DurableBlobs, tmp_path: Path) -> None:
-    opened(memory, program=keeps(memory, tmp_path, a=b"first"))
-    log = opened(memory, program=keeps(memory, tmp_path, a=b"second"))
+    opened(memory, job_graph=keeps(memory, tmp_path, a=b"first"))
+    log = opened(memory, job_graph=keeps(memory, tmp_path, a=b"second"))
     for _ in range(4):
         micro_batch(log)
-    data = memory.get(log.head.program)
-    for damage in (lambda: memory.put(log.head.program, data[:-1]), lambda: memory.delete(log.head.program)):
+    data = memory.get(log.head.job_graph)
+    for damage in (lambda: memory.put(log.head.job_graph, data[:-1]), lambda: memory.delete(log.head.job_graph)):
         damage()
-        assert not any(name.startswith("programs/") for name in Sweeper(log, keep=0).sweep().files)
-    memory.put(log.head.program, data)
-    assert len([name for name in Sweeper(log, keep=0).sweep().files if name.startswith("programs/")]) == 2
+        assert not any(name.startswith("job_graphs/") for name in Sweeper(log, keep=0).sweep().files)
+    memory.put(log.head.job_graph, data)
+    assert len([name for name in Sweeper(log, keep=0).sweep().files if name.startswith("job_graphs/")]) == 2
 
 
 def test_sweep_spares_job_graph_of_new_driver(tmp_path: Path) -> None:
@@ -168,21 +168,21 @@ def test_sweep_spares_job_graph_of_new_driver(tmp_path: Path) -> None:
 
     blobs, heads = Slow(), list[CommitLog]()
     again = keeps(blobs, tmp_path, a=b"comes again")
-    opened(blobs, program=again)
-    log = opened(blobs, program=keeps(blobs, tmp_path, a=b"other"))
+    opened(blobs, job_graph=again)
+    log = opened(blobs, job_graph=keeps(blobs, tmp_path, a=b"other"))
     for _ in range(4):
         micro_batch(log)
-    blobs.starts = lambda: heads.append(opened(blobs, program=again))
-    assert [name for name in Sweeper(log, keep=0).sweep().files if name.startswith("programs/")]
-    assert is_whole(blobs, heads[0].head.program)
-    assert is_whole(blobs, opened(blobs).head.program)
+    blobs.starts = lambda: heads.append(opened(blobs, job_graph=again))
+    assert [name for name in Sweeper(log, keep=0).sweep().files if name.startswith("job_graphs/")]
+    assert is_whole(blobs, heads[0].head.job_graph)
+    assert is_whole(blobs, opened(blobs).head.job_graph)
 
 
 def test_side_input_files_are_swept(memory: DurableBlobs) -> None:
     log = opened(memory)
     name = written_name(Written(3, 0, 1, 1, "a", "side"))
     memory.put(name, b"x")
-    log.propose(log.draft(Timestamp(0), side_files=(SideFile(3, 0, name, 1),)))
+    log.propose(log.draft(Timestamp(0), side_files=(SideFile(3, 0, name, 1, 0),)))
     assert Sweeper(log, keep=0).sweep().files == ()
     log.propose(log.draft(Timestamp(0), side_files=()))
     assert Sweeper(log, keep=0).sweep().files == (name,)

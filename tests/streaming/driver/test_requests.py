@@ -388,7 +388,7 @@ def test_invalid_request_is_refused_and_withdrawn_one_ignored() -> None:
     files.withdraw(world.blobs, request)
     world.play()
     assert world.driver.end == End(EndState.DONE)
-    for id, why in (("1-bad", "it is not a request"), ("2-new", "its format is 2")):
+    for id, why in (("1-bad", "it is not a request"), ("2-new", "a request has format 2")):
         answer = files.answer_to(world.blobs, Request(id, Asked.CANCEL, "", 0, 0))
         assert answer is not None
         assert why in answer.text

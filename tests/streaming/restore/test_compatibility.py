@@ -81,7 +81,7 @@ def begun(*tables: str, reads: str = PLAIN, parked: int = 0, live: int = 0) -> M
                 for table in tables
             ),
             progress=Progress(("read", *(f"{table}/make" for table in tables)), "", numbers).encoded(),
-            standing=Snapshot((stands,)).encoded(),
+            snapshot=Snapshot((stands,)).encoded(),
         )
     )
     return blobs

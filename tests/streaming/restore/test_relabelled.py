@@ -26,7 +26,7 @@ def label(part: str) -> str:
     return f"Detect/Score (Z-{part})"
 
 
-def program(*parts: str, code: str = "score", beam: str = "2.77.0") -> JobGraph:
+def job_graph(*parts: str, code: str = "score", beam: str = "2.77.0") -> JobGraph:
     """A source, and a transform with state for each part, which are alike."""
     transforms = {"read": Fingerprint("ParDo", (), "read")}
     transforms |= {f"{label(part)}/ParDo": Fingerprint("ParDo", ("read",), code) for part in parts}
@@ -34,7 +34,7 @@ def program(*parts: str, code: str = "score", beam: str = "2.77.0") -> JobGraph:
 
 
 def resumed(blobs: MemoryBlobs, part: str, *parts: str, how: RestoreOptions = RestoreOptions(), **made: str) -> Taken:
-    return taken(blobs, plan(f"{label(part)}/ParDo"), replace(how, program=program(part, *parts, **made)))
+    return taken(blobs, plan(f"{label(part)}/ParDo"), replace(how, job_graph=job_graph(part, *parts, **made)))
 
 
 def begun(*parts: str, mode: CommitMode = CommitMode.RUNNING) -> MemoryBlobs:
@@ -84,7 +84,7 @@ def test_ambiguous_labels_are_refused_by_name() -> None:
     job = taken(
         blobs,
         plan(f"{label('0c3d1f')}/ParDo"),
-        RestoreOptions(renamed=mapped, program=program("0c3d1e", "0c3d1f")),
+        RestoreOptions(renamed=mapped, job_graph=job_graph("0c3d1e", "0c3d1f")),
     )
     assert job.numbers[f"{label('0c3d1f')}/ParDo"] == 2
     assert job.relabelled == {label("54a7ba"): label("0c3d1e")}

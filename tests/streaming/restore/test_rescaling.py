@@ -281,7 +281,7 @@ def test_stage_whose_keys_are_unknown_is_refused_by_name(tmp_path: Path) -> None
     put_format(view)
     cells = Cells(view, _STAGE)
     BagCell(cells, "s").add(b"k" * 500, b"", b"v")
-    view.delete(cells.start(b"k" * 500, b"")[:-1] + bytes((Section.KEY,)) + END)  # as an earlier version
+    view.delete(cells.start(b"k" * 500, b"")[:-1] + bytes((Section.KEY,)) + END)
     name = Written(1, 0, 1, job.log.epoch, "a", "delta")
     file = publish(blobs, tmp_path, name, in_blocks(view.scan(b"")), first_micro_batch=1, last_micro_batch=1)
     progress = Progress(("read",), "", {"read": 1, "sum": _STAGE}).encoded()

@@ -253,7 +253,7 @@ def test_refused_restore_stores_no_job_graph() -> None:
     blobs = begun()
     before = dict(blobs.data)
     with pytest.raises(IncompatibleStateError):
-        taken(blobs, plan("total"), RestoreOptions(program=JobGraph("job", b"proto")))
+        taken(blobs, plan("total"), RestoreOptions(job_graph=JobGraph("job", b"proto")))
     assert blobs.data == before
 
 
@@ -347,10 +347,10 @@ def test_ended_job_is_finished_or_continued_by_force() -> None:
 
 def test_job_graph_exists_when_manifest_names_it() -> None:
     blobs = begun()
-    program = JobGraph("job", b"proto")
-    head = taken(blobs, plan(), RestoreOptions(program=program)).log.head
-    assert jobgraphs.read(blobs, head.program) == program
-    assert taken(blobs, plan()).log.head.program == head.program
+    job_graph = JobGraph("job", b"proto")
+    head = taken(blobs, plan(), RestoreOptions(job_graph=job_graph)).log.head
+    assert jobgraphs.read(blobs, head.job_graph) == job_graph
+    assert taken(blobs, plan()).log.head.job_graph == head.job_graph
 
 
 def test_transform_is_renamed_with_its_stages() -> None:

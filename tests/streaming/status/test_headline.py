@@ -45,7 +45,7 @@ def _conditions() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "failed", _job(ended=failed)
     yield "failed-at-first", _job(ended=failed, micro_batch=0, causes=[])
     yield "failed-with-transform-below", _job(ended={**failed, "why": "a task failed\nin transform 'Sum'"})
-    yield "failed-without-job-graph", _job(ended=failed, program=False)
+    yield "failed-without-job-graph", _job(ended=failed, job_graph=False)
     yield "failed-of-a-server", samples.record(3, NOW, folder="", ended=failed)
     yield "cancelled", _job(ended={"state": "CANCELLED", "why": ""})
     yield "killed", _job(**_driver(time=NOW - 45 * _SECOND))

@@ -16,7 +16,7 @@ from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status import moment, words
 from arcbeam.streaming.status.headline import headline
 from arcbeam.streaming.status.records import status_from
-from arcbeam.streaming.status.snapshot import standing_of
+from arcbeam.streaming.status.snapshot import snapshot_of
 from arcbeam.streaming.status.status import Status, as_record, at_moment, status_of
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.streaming.jobs import LAYOUT, READERS, opened, proposal, staged
@@ -112,7 +112,7 @@ def test_rate_is_a_mean_of_the_last_minute() -> None:
             assert status.stages[2].read_rate == status.rate
             assert status.window is not None
             assert 60 * _SECOND <= status.window <= 80 * _SECOND
-    assert len(standing_of(log.head).recent) <= 9
+    assert len(snapshot_of(log.head).recent) <= 9
     # Nothing was committed for ten minutes.
     idle = at_moment(status, round((ran + 600) * _SECOND))
     assert status.window is not None
@@ -146,8 +146,8 @@ def test_rate_of_a_script_uses_the_clock() -> None:
 def test_stage_that_is_new_has_a_rate() -> None:
     log = opened(MemoryBlobs(), 0)
     commit(log, 0, 1, own=read(5))
-    left = standing_of(log.head).without({"join"})
-    log._head = replace(log.head, standing=left.encoded())
+    left = snapshot_of(log.head).without({"join"})
+    log._head = replace(log.head, snapshot=left.encoded())
     assert commit(log, 1, 2, own=read(8)).stages[-1].read_rate == 4.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,6 @@ from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.sketches import sketched, with_more
 from arcbeam.engine.watermarks.stages import Times
-from arcbeam.model.files import Shard
 from arcbeam.model.observers import Observer, Policy
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.store.log.commitlog import CommitLog
@@ -24,11 +22,10 @@ from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.driverstate import progress_of, times_of
 from arcbeam.streaming.restore.stagemapping import renamed
 from arcbeam.streaming.status.reasons import Cause
-from arcbeam.streaming.status.snapshot import Since, standing_after, standing_of
+from arcbeam.streaming.status.snapshot import Since, snapshot_after, snapshot_of
 from arcbeam.streaming.status.status import as_record, in_words, status_of, total_state_metrics, undone
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden.texts import check_message
-from tests.store.samples import delta
 from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
 
 pytestmark = pytest.mark.contract("WM-06")
@@ -72,16 +69,16 @@ def test_watermark_is_unchanged_since_last_moving_commit() -> None:
     committed(log, at(1, 1, 1), *all_of())
     committed(log, at(2, 1, 1), *all_of())
     head = committed(log, at(2, 1, 1, 5), *all_of())
-    read, rates, join = standing_of(head).stages
+    read, rates, join = snapshot_of(head).stages
     assert (read.input, rates.input, join.input) == (Since(2, Timestamp(2)), *[Since(1, Timestamp(1))] * 2)
     assert [of.outputs["main"].micro_batch for of in (read, rates, join)] == [2, 1, 3]
     # An output that holds back while its input advances.
     head = committed(log, at(2, 1, 3, 5), *all_of())
-    join = standing_of(head).stages[2]
+    join = snapshot_of(head).stages[2]
     assert (join.input, join.outputs["main"]) == (Since(4, Timestamp(4)), Since(3, Timestamp(3)))
     # A commit without a micro-batch changes nothing; neither does an opening.
-    assert standing_of(committed(log, at(2, 1, 3, 5))) == standing_of(head)
-    assert opened(log._blobs, 9).head.standing == head.standing
+    assert snapshot_of(committed(log, at(2, 1, 3, 5))) == snapshot_of(head)
+    assert opened(log._blobs, 9).head.snapshot == head.snapshot
 
 
 def test_stored_limits_explain_like_all_shards() -> None:
@@ -203,7 +200,7 @@ def test_doubted_times_of_observer_are_explained() -> None:
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     head = decode(encode(log.head), "a manifest", "memory")
     assert times_of(head).doubted == doubted
-    assert standing_of(head).stages[0].observed == {"main": (clicks,)}
+    assert snapshot_of(head).stages[0].observed == {"main": (clicks,)}
     (cause,) = (cause for cause in _causes(head) if cause.kind == "observer")
     check_message("cause-observer-doubts", f"{cause.text}\n{cause.frees}")
     (cause,) = (
@@ -245,7 +242,7 @@ def test_observer_without_later_times_is_explained() -> None:
     command = replace(proposal(1, 0, *all_of(holding("read", 0, silent), holding("read", 1, silent))), times=times)
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     head = decode(encode(log.head), "a manifest", "memory")
-    assert standing_of(head).stages[0].observed == {"main": (clicks,)}
+    assert snapshot_of(head).stages[0].observed == {"main": (clicks,)}
     (cause,) = (cause for cause in _causes(head) if cause.kind == "observer")
     assert (cause.stage, cause.shard, cause.name) == ("read", None, "clicks")
     check_message("cause-observer", f"{cause.text}\n{cause.frees}")
@@ -375,29 +372,12 @@ def test_state_metrics_add_up_and_survive_drivers() -> None:
     assert total_state_metrics(status_of(again.head)) == {"keys": 4, "timers": 4, "waiting": 9}
 
 
-def test_metrics_not_counted_from_beginning_are_unknown() -> None:
-    log = opened(MemoryBlobs())
-    committed(log, at(1, 1, 1), *all_of())
-    record = json.loads(log.head.standing)
-    for stage in record["stages"]:
-        del stage["kept"]
-    earlier = replace(log.head, standing=json.dumps(record).encode())
-    assert [stage.kept for stage in status_of(earlier).stages] == [None] * 3
-    assert total_state_metrics(status_of(earlier)) == {"keys": 0, "timers": 0, "waiting": 0}
-    own = {"join": [staged("join", 0, 0, kept=StateMetrics(1))]}
-    now = standing_after(earlier, LAYOUT, own, at(2, 2, 2), Since(2, Timestamp(2)), {})
-    assert [stage.kept for stage in now.stages] == [None] * 3
-    unsaid = replace(earlier, standing=b"", shards=(Shard(1, 0, (delta(1, 1),)),))
-    now = standing_after(unsaid, LAYOUT, own, at(2, 2, 2), Since(2, Timestamp(2)), {})
-    assert now.stages[-1].kept is None
-
-
 def test_dropped_stage_begins_again_under_same_name() -> None:
     log = opened(MemoryBlobs())
     head = committed(log, at(1, 1, 1), *all_of(staged("join", 0, 0, kept=StateMetrics(2))))
-    left = standing_of(head).without({"join"})
+    left = snapshot_of(head).without({"join"})
     assert [of.name for of in left.stages] == ["read", "rates"]
-    again = standing_after(replace(head, standing=left.encoded()), LAYOUT, {}, at(2, 2, 2), Since(2, Timestamp(2)), {})
+    again = snapshot_after(replace(head, snapshot=left.encoded()), LAYOUT, {}, at(2, 2, 2), Since(2, Timestamp(2)), {})
     assert again.stages[-1].kept == StateMetrics()
 
 
@@ -420,7 +400,7 @@ def test_work_that_the_budget_left_is_due_at_once() -> None:
 
 def test_manifest_of_earlier_version_has_no_causes() -> None:
     log = opened(MemoryBlobs())
-    head = replace(committed(log, at(1, 1, 1), *all_of()), standing=b"")
+    head = replace(committed(log, at(1, 1, 1), *all_of()), snapshot=b"")
     status = status_of(head)
     assert [stage.input for stage in status.stages] == [1, 1, 1]
     assert status.causes == ()

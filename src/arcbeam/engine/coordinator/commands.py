@@ -73,7 +73,7 @@ class Propose:
         time: its recorded time.
         mode: the mode of the commit.
         times: its watermarks.
-        cut: the digest of all attempts of the micro-batch.
+        attempts_digest: the digest of all attempts of the micro-batch.
         reports: the reports of its tasks. None: a commit without a micro-batch changes only the mode and savepoints.
         savepoints: the savepoint names that the commit receives.
         drains_to: the name that the last commit will have, if the job drains; the next driver needs it.
@@ -88,7 +88,7 @@ class Propose:
     time: Timestamp
     mode: CommitMode
     times: Times
-    cut: bytes
+    attempts_digest: bytes
     reports: tuple[TaskReport, ...]
     savepoints: tuple[str, ...] = ()
     drains_to: str = ""

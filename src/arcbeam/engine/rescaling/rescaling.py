@@ -307,7 +307,7 @@ class LevelRescaling:
         if found is None:
             raise ArcbeamError(
                 f"the state of stage '{self._stages[stage].name}' cannot be rescaled: its rows only have the beginning "
-                f"of the long key {shown(piece)!r}, because an earlier version of arcbeam wrote them",
+                f"of the long key {shown(piece)!r}",
                 "keep the number of shards; or rename the stage and discard its state (--allow_dropped_state)",
             )
         return found

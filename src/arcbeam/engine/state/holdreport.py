@@ -17,7 +17,7 @@ from arcbeam.engine.rows import sequences
 from arcbeam.model.interfaces import StateView
 
 _HEADER: Final = struct.Struct(">BQQQ")
-_VERSION: Final = 2
+_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)

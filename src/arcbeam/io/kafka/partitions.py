@@ -143,9 +143,7 @@ class KnownTracker(RestrictionTracker):  # type: ignore[misc]  # Beam is untyped
         known: partitions that were found earlier.
     """
 
-    def __init__(self, known: Known | tuple[Place, ...] | None) -> None:
-        if isinstance(known, tuple):  # of an earlier version
-            known = Known(known, searched=bool(known))
+    def __init__(self, known: Known | None) -> None:
         self._known, self._claimed, self._is_over = known, known, known is None
 
     @override
@@ -196,7 +194,7 @@ class Search(beam.RestrictionProvider):  # type: ignore[misc]  # Beam is untyped
         return Known()
 
     @override
-    def create_tracker(self, restriction: Known | tuple[Place, ...] | None) -> KnownTracker:
+    def create_tracker(self, restriction: Known | None) -> KnownTracker:
         return KnownTracker(restriction)
 
     @override

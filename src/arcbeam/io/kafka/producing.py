@@ -93,7 +93,7 @@ class Register:
 
     Attributes:
         sequence: its number: the offset.
-        token: its identity: the offset's metadata. "": unknown; a user or an older version has set the register.
+        token: its identity: the offset's metadata. "": a user has set the register.
     """
 
     sequence: int

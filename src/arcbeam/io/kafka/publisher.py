@@ -27,9 +27,12 @@ from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain, decoded, unframed
 from arcbeam.io.kafka.producing import FencedError, InDoubtError, LibrdkafkaShard, Register
 from arcbeam.io.publishing import Publisher
+from arcbeam.model import documents
 
 _LOG = logging.getLogger("arcbeam.kafka")
 
+VERSION: Final = 1
+"""Of the form of a part in a committable."""
 _TRIES: Final = 3
 """Of a part, if another process publishes it at the same time, or connections fail."""
 _AT_ONCE: Final = 8
@@ -50,7 +53,7 @@ class Part:
         staged: where its records are.
         records: their number.
         register: the topic at whose partition 0 the group has its offset.
-        token: its identity: no other part of the shard has it. "" if an older version has staged it.
+        token: its identity: no other part of the shard has it.
         after: the token of the part before it; "" if there is none, or if it is unknown.
         begins: whether the job has staged no part of this shard before. If it is a copy, the part's number is not 1.
     """
@@ -66,7 +69,12 @@ class Part:
 
     def plain(self) -> dict[str, Any]:
         """Return the form in a committable."""
-        return asdict(self)
+        return {"version": VERSION, **asdict(self)}
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Part:
+        """Read a committable."""
+        return Part(**documents.checked(plain, VERSION, "a part of a Kafka sink"))
 
 
 def name_of(job: str, sink: str, shard: int) -> str:
@@ -130,10 +138,8 @@ def still_to_publish(parts: Sequence[Part], register: Register | None, *, trusts
     found = next((part for part in parts if part.sequence == register.sequence), None)
     if register.token and register.token != (first.after if found is None else found.token):
         raise _other(found or first, register, f"is at another part {register.sequence}")
-    if found is not None and found.token and not register.token:
-        # Only a user can have set it, if the part before this one had a token.
-        if not found.after:
-            raise _other(found, register, f"is at a part {register.sequence} of an older version of arcbeam")
+    if found is not None and not register.token:
+        # Only a user sets a register without a token.
         warnings.warn(
             f"WriteToKafka does not publish part {found.sequence} of shard {found.name}: the offset of the consumer "
             "group was set to it by hand",
@@ -204,7 +210,7 @@ class PublishRecords(Publisher):
         by_shard: dict[str, list[Part]] = defaultdict(list)
         for committable in committables:
             for plain in committable["parts"]:
-                by_shard[plain["name"]].append(Part(**plain))
+                by_shard[plain["name"]].append(Part.of(plain))
         shards = [sorted(parts, key=lambda part: part.sequence) for parts in by_shard.values()]
         with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(shards)))) as pool:
             for _ in pool.map(self._publish, shards):

@@ -25,8 +25,9 @@ from typing_extensions import override
 from arcbeam.io.parts import successes
 from arcbeam.io.parts.naming import STAGING, check_name
 from arcbeam.io.parts.staging import Staged, Staging, origin_of
-from arcbeam.io.parts.work import Names, PartFile, Plain, Work, check_owner, mark_of
+from arcbeam.io.parts.work import VERSION, Names, PartFile, Plain, Work, check_owner, mark_of
 from arcbeam.io.publishing import Publisher
+from arcbeam.model import documents
 
 _FOLDER: Final = f"{STAGING}/files"
 
@@ -54,7 +55,9 @@ class PublishParts(Publisher):
 
     @override
     def publish(self, committables: Sequence[Plain]) -> None:
-        over = [each for each in committables if each["kind"] == "success"]
+        over = [
+            documents.checked(each, VERSION, "a success file") for each in committables if each["kind"] == "success"
+        ]
         parts = [each for each in committables if each["kind"] == "part"]
         files: dict[tuple[str, Names], dict[str, Staged]] = defaultdict(dict)
         for plain in (*parts, *(own for each in over for own in each["own"])):
@@ -73,7 +76,7 @@ class PublishParts(Publisher):
         self._for_each(Replacing.end, replacing)
         for each in sorted(over, key=lambda each: len(each["files"])):
             if each["name"]:
-                successes.put(self._staging(each.get("path", "")), each)
+                successes.put(self._staging(each["path"]), each)
 
     def _for_each(self, what: Callable[[Replacing, Staging], None], of: Iterable[Replacing]) -> None:
         """Call a function for each list, concurrently as far as the storage allows."""
@@ -104,11 +107,9 @@ def _claim(work: Work, staging: Staging, names: Names, job: str, micro_batch: in
         PathTakenError: see `check_owner`.
     """
     if not check_owner(work, staging, names, job, is_committed=True):
-        content = {"job": job, "names": names[0], "suffix": names[1]}
+        content = documents.encode(VERSION, {"job": job, "names": names[0], "suffix": names[1]})
         # Calls of a publisher run concurrently, so each stages a file of its own. The sweep removes leftovers.
-        staging.put(
-            mark_of(names), json.dumps(content).encode(), f"{STAGING}/{job}/{micro_batch}-owner-{uuid.uuid4().hex}"
-        )
+        staging.put(mark_of(names), content, f"{STAGING}/{job}/{micro_batch}-owner-{uuid.uuid4().hex}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class Replacing:
     def of(work: Work, success: Mapping[str, Any]) -> Replacing | None:
         """Return the replacement for a success committable; None in streaming, where jobs are not run again."""
         files: list[Plain] = success["own"]
-        if not files or any(file["step"] for file in files):
+        if not files or any(file["micro_batch"] for file in files):
             return None
         identity = [*work.names, files[0]["span"], files[0]["destination"]]
         mark = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
@@ -160,8 +161,10 @@ class Replacing:
         if data is None:
             return frozenset(), frozenset()
         try:
-            content = json.loads(data)
+            content = documents.decode(data, VERSION, "a list of published files")
             listed = [frozenset(check_name(each, "a file") for each in content[key]) for key in ("files", "before")]
+        except documents.NewerDocumentError:
+            raise
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{staging.full(self.name)} is not a valid list of the files that earlier runs have published "
@@ -171,4 +174,4 @@ class Replacing:
 
     def _write(self, staging: Staging, before: frozenset[str]) -> None:
         content = {"job": self.job, "files": sorted(self.names), "before": sorted(before)}
-        staging.put(self.name, (json.dumps(content, ensure_ascii=False) + "\n").encode(), self.staged)
+        staging.put(self.name, documents.encode(VERSION, content), self.staged)

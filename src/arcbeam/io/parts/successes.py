@@ -18,7 +18,7 @@ from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 
 from arcbeam.io.parts.naming import success_name
 from arcbeam.io.parts.staging import Staging, staged_name
-from arcbeam.io.parts.work import PartFile, Plain
+from arcbeam.io.parts.work import VERSION, PartFile, Plain
 from arcbeam.io.publishing import attempt
 
 
@@ -35,11 +35,12 @@ def success_of(name: str, files: Sequence[PartFile], own: Sequence[PartFile]) ->
     listed = [[file.staged.name, file.records, file.staged.size] for file in files]
     return {
         "kind": "success",
+        "version": VERSION,
         "name": success_name(name, first.destination, first.span) if name else "",
         "staged": staged_name(now),
         "path": newest.path,
         "job": now.job,
-        "step": now.micro_batch,
+        "micro_batch": now.micro_batch,
         "window": str(first.span),
         "destination": first.destination,
         "files": listed,
@@ -51,8 +52,9 @@ def content(success: Mapping[str, Any]) -> bytes:
     """Return the content of the file."""
     files = [{"name": name, "records": records, "bytes": size} for name, records, size in success["files"]]
     record = {
+        "version": VERSION,
         "job": success["job"],
-        "step": success.get("step", 0),
+        "micro_batch": success["micro_batch"],
         "window": success["window"],
         "destination": success["destination"],
         "records": sum(file["records"] for file in files),
@@ -71,7 +73,7 @@ def put(staging: Staging, success: Mapping[str, Any]) -> None:
         try:
             before = json.loads(existing)
             # The number of files does not decide: a job that was restored from a savepoint may have fewer.
-            if success["job"] and before["job"] == success["job"] and before["step"] > success.get("step", 0):
+            if success["job"] and before["job"] == success["job"] and before["micro_batch"] > success["micro_batch"]:
                 return
         except (ValueError, KeyError, TypeError):
             pass  # not a file of ours: it is replaced, like any file of that name

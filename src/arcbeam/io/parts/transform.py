@@ -257,7 +257,7 @@ def _publish(of: Any, work: Work, label: str = "Publish", *, sweeps: bool = True
 
 def _of_micro_batches(element: tuple[str, Plain]) -> Iterator[Plain]:
     """Yield a file of a streaming job, which is published without waiting for others."""
-    if element[1]["step"]:
+    if element[1]["micro_batch"]:
         yield element[1]
 
 

@@ -6,16 +6,16 @@ Owns the public `Part`, the committable of a file, and the check of which job ow
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from arcbeam.io.parts.formats import Format, Open
 from arcbeam.io.parts.naming import STAGING, Span, Template
 from arcbeam.io.parts.packs import Pack, Roll
 from arcbeam.io.parts.places import opened
 from arcbeam.io.parts.staging import Staged, Staging, Writing
+from arcbeam.model import documents
 from arcbeam.model.attempts import Attempt
 
 Names = tuple[str, str]
@@ -44,6 +44,10 @@ class Part(NamedTuple):
     part: int
     records: int
     bytes: int
+
+
+VERSION: Final = 1
+"""Of all that part files store: committables, success files, and the records of owners and of earlier runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,14 @@ class PartFile:
         """Return the committable."""
         return {
             "kind": "part",
+            "version": VERSION,
             **self.staged.plain(),
             "span": list(self.span.plain()),
             "destination": self.destination,
             "shard": list(self.shard),
             "part": self.part,
             "records": self.records,
-            "step": self.micro_batch,
+            "micro_batch": self.micro_batch,
             "token": self.token,
             "path": self.path,
             "names": list(self.names),
@@ -93,6 +98,7 @@ class PartFile:
     @staticmethod
     def of(plain: Mapping[str, Any]) -> PartFile:
         """Read a committable."""
+        plain = documents.checked(plain, VERSION, "a part file")
         return PartFile(
             Staged(plain["staged"], plain["size"], plain["name"], plain["upload"]),
             Span(*plain["span"]),
@@ -100,10 +106,10 @@ class PartFile:
             tuple(plain["shard"]),
             plain["part"],
             plain["records"],
-            plain["step"],
+            plain["micro_batch"],
             plain["token"],
-            plain.get("path", ""),
-            tuple(plain.get("names", ("", ""))),
+            plain["path"],
+            tuple(plain["names"]),
         )
 
 
@@ -179,7 +185,7 @@ def check_owner(work: Work, staging: Staging, names: Names, job: str, *, is_comm
     mark = staging.get(mark_of(names))
     if mark is None:
         return False
-    owner = json.loads(mark)["job"]
+    owner = documents.decode(mark, VERSION, "a record of the owner of files")["job"]
     if owner == job:
         return True
     if work.overwrite:

@@ -349,7 +349,7 @@ class StreamRun(Sinks, Watch):
     def _how_to_continue(self) -> str:
         """Return what to do when the server that a job has lost runs again."""
         if self.kept:
-            how = resume_command(shown(self.store), self._how.program is not None)
+            how = resume_command(shown(self.store), self._how.job_graph is not None)
             return f"start the server, and resume the job: {how}"
         return "start the server, and run the job again from the beginning: without --checkpoint_dir it keeps no state"
 

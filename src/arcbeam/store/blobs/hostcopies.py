@@ -125,7 +125,10 @@ def sweep(root: Path, unused: float = UNUSED_SECONDS) -> list[Path]:
 
 
 def _last_used(folder: Path) -> float:
-    """Return when a folder was last used, in seconds since 1970. For one of an earlier version: the last change."""
+    """Return when a folder was last used, in seconds since 1970.
+
+    If the process that made it was killed before it used it: the last change.
+    """
     return max(path.lstat().st_mtime for path in _dated(folder))
 
 

@@ -21,8 +21,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any, Final
 from zlib import crc32
 
+from arcbeam.model import documents
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, IndeterminateError, MissingFileError, NewerFormatError
 from arcbeam.store.manifest.manifestfile import decode
@@ -38,7 +41,11 @@ from arcbeam.store.manifest.names import (
 )
 from arcbeam.store.manifest.values import Kind, Manifest
 
-_FLOOR = struct.Struct("<8sQI")
+EPOCH_VERSION: Final = 1
+"""Of the record of an epoch: the token, name and time of its driver."""
+FLOOR_VERSION: Final = 1
+"""Of the record of a floor: magic, this version, the micro-batch, and a CRC of these."""
+_FLOOR = struct.Struct("<8sIQI")
 _FLOOR_MAGIC = b"arcfloor"
 _TRIES = 3
 
@@ -96,9 +103,24 @@ def has_begun(blobs: DurableBlobs, epoch: int) -> bool:
     return _data(blobs, epoch_name(epoch)) is not None
 
 
+def epoch_data(token: str, driver: str, time: Timestamp) -> bytes:
+    """Return the record of an epoch."""
+    return documents.encode(EPOCH_VERSION, {"token": token, "driver": driver, "time": time})
+
+
+def read_epoch(blobs: DurableBlobs, epoch: int) -> dict[str, Any]:
+    """Return the record of an epoch: `token`, `driver` and `time`.
+
+    Raises:
+        StoreError: it cannot be read.
+        ValueError: it is damaged, or of a newer version.
+    """
+    return documents.decode(blobs.get(epoch_name(epoch)), EPOCH_VERSION, "the record of an epoch")
+
+
 def floor_data(micro_batch: int) -> bytes:
     """Return the record of a floor."""
-    start = _FLOOR.pack(_FLOOR_MAGIC, micro_batch, 0)[:-4]
+    start = _FLOOR.pack(_FLOOR_MAGIC, FLOOR_VERSION, micro_batch, 0)[:-4]
     return start + struct.pack("<I", crc32(start))
 
 
@@ -124,7 +146,7 @@ def read_floors(blobs: DurableBlobs, epoch: int) -> FloorRecords:
         data = _data(blobs, name)
         if data is None:
             continue
-        if len(data) == _FLOOR.size and data == floor_data(micro_batch := _FLOOR.unpack(data)[1]):
+        if len(data) == _FLOOR.size and data == floor_data(micro_batch := _FLOOR.unpack(data)[2]):
             found.append(micro_batch)
         else:
             damaged.append(name)

@@ -17,7 +17,6 @@ older driver finds its name taken. Two cases would break that, and are prevented
 from __future__ import annotations
 
 import contextlib
-import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -37,11 +36,13 @@ from arcbeam.store.blobs.errors import (
 )
 from arcbeam.store.log.chain import (
     UnreadableHead,
+    epoch_data,
     find_newest,
     floor_below,
     floor_data,
     has_begun,
     newest_epoch,
+    read_epoch,
     read_manifest,
     read_newest,
 )
@@ -125,7 +126,7 @@ class CommitLog:
         force: bool = False,
         discard: bool = False,
         finish: bool = False,
-        program: Callable[[int, str], str] = lambda epoch, before: "",
+        job_graph: Callable[[int, str], str] = lambda epoch, before: "",
         adapt: Callable[[Manifest], Manifest] = lambda origin: origin,
         fill: Callable[[Manifest], Manifest] = lambda opening: opening,
         token: Callable[[], str] = new_token,
@@ -146,10 +147,10 @@ class CommitLog:
             finish: accept also a job that has ended. Perhaps its last commit is not published, or the last calls of
                 user code are not made. Then nothing is written: no epoch begins, the log has the job's last micro-batch
                 as its head, and nothing can be proposed.
-            program: stores the job graph in the folder, and returns the name of its file; "": keep the present one. Its
-                arguments are the epoch, and the job graph of the manifest to follow; see `jobgraphs.keep`. It is called
-                after all refusals, so a refused driver stores nothing. It is called before the epoch begins, so a
-                driver that cannot store it fences none. If an argument differs then, it is called again.
+            job_graph: stores the job graph in the folder, and returns the name of its file; "": keep the present one.
+                Its arguments are the epoch, and the job graph of the manifest to follow; see `jobgraphs.keep`. It is
+                called after all refusals, so a refused driver stores nothing. It is called before the epoch begins, so
+                a driver that cannot store it fences none. If an argument differs then, it is called again.
             adapt: changes the manifest to resume from, before it is compared with `shape`. It must not change committed
                 content, but only names, and the outputs by which watermarks are known; and it removes what is discarded
                 on purpose.
@@ -169,13 +170,13 @@ class CommitLog:
         """
         asked = Asked(shape, now, savepoint, force, "", adapt, discard)
 
-        def first(newest: Manifest | UnreadableHead | None, program: str, epoch: int, token: str) -> Manifest:
-            return opening(blobs, newest, replace(asked, program=program), epoch, token)
+        def first(newest: Manifest | UnreadableHead | None, job_graph: str, epoch: int, token: str) -> Manifest:
+            return opening(blobs, newest, replace(asked, job_graph=job_graph), epoch, token)
 
         if finish and (log := cls._of_ended(blobs, asked, token)):
             return log
         try:
-            return cls.take(blobs, first, now, driver=driver, program=program, fill=fill, token=token)
+            return cls.take(blobs, first, now, driver=driver, job_graph=job_graph, fill=fill, token=token)
         except JobEndedError:
             # The driver before this one may have made its last commit meanwhile.
             if finish and (log := cls._of_ended(blobs, asked, token)):
@@ -196,7 +197,7 @@ class CommitLog:
         now: Timestamp,
         *,
         driver: str = "",
-        program: Callable[[int, str], str] = lambda epoch, before: "",
+        job_graph: Callable[[int, str], str] = lambda epoch, before: "",
         fill: Callable[[Manifest], Manifest] = lambda opening: opening,
         token: Callable[[], str] = new_token,
     ) -> CommitLog:
@@ -208,7 +209,7 @@ class CommitLog:
                 token. Its errors refuse the job; it may be called several times.
             now: the time.
             driver: the name of this driver, for people.
-            program: as in `open`.
+            job_graph: as in `open`.
             fill: as in `open`.
             token: returns unique tokens.
 
@@ -217,7 +218,7 @@ class CommitLog:
         """
         # SUBTLE: once an epoch has begun, the running driver stops deleting. So all refusals come before.
         kept_for = _refuse(blobs, first)
-        kept = program(*kept_for)
+        kept = job_graph(*kept_for)
         epoch = _begin_epoch(blobs, driver, now, token())
         floor = floor_below(blobs, epoch - 1)
         blobs.put(floor_name(epoch, 0), floor_data(floor))
@@ -231,8 +232,8 @@ class CommitLog:
             # micro-batch, whose savepoints are unknown, would name files that that driver may delete.
             if isinstance(newest, UnreadableHead) and has_begun(blobs, epoch + 1):
                 raise _taking_over(blobs, epoch)
-            if kept_for != (kept_for := (epoch, _program_of(newest))):
-                kept = program(*kept_for)
+            if kept_for != (kept_for := (epoch, _job_graph_of(newest))):
+                kept = job_graph(*kept_for)
             manifest = fill(first(newest, kept, epoch, own))
             outcome = _create(blobs, manifest, encode(manifest))
             match outcome:
@@ -276,7 +277,7 @@ class CommitLog:
             parent=self._head.token,
             kind=Kind.MICRO_BATCH,
             time=time,
-            cut=b"",
+            attempts_digest=b"",
             committables=(),
             committed=self._head.committed + 1,
         )
@@ -373,17 +374,17 @@ def _refuse(blobs: DurableBlobs, first: First) -> tuple[int, str]:
         newest = find_newest(blobs, floor_below(blobs, epoch))
         with contextlib.suppress(MissingFileError):
             first(newest, "", epoch + 1, "-")
-    return epoch + 1, _program_of(newest)
+    return epoch + 1, _job_graph_of(newest)
 
 
-def _program_of(newest: Manifest | UnreadableHead | None) -> str:
+def _job_graph_of(newest: Manifest | UnreadableHead | None) -> str:
     """Return the job graph of the newest manifest; "" if the manifest cannot be read."""
-    return newest.program if isinstance(newest, Manifest) else ""
+    return newest.job_graph if isinstance(newest, Manifest) else ""
 
 
 def _begin_epoch(blobs: DurableBlobs, driver: str, now: Timestamp, token: str) -> int:
     """Begin the next free epoch."""
-    data = json.dumps({"token": token, "driver": driver, "time": now}).encode()
+    data = epoch_data(token, driver, now)
     epoch, tries = newest_epoch(blobs) + 1, 0
     while True:
         name = epoch_name(epoch)
@@ -459,7 +460,7 @@ def _fenced(blobs: DurableBlobs, epoch: int, found: Manifest) -> FencedError:
 def _of_epoch(blobs: DurableBlobs, epoch: int) -> str:
     """Return the driver of an epoch, and its start, in brackets; "" if unknown: the error is right without it."""
     with contextlib.suppress(StoreError, ValueError, TypeError, KeyError, OverflowError, OSError):
-        record = json.loads(blobs.get(epoch_name(epoch)))
+        record = read_epoch(blobs, epoch)
         since = datetime.fromtimestamp(record["time"] // 1_000_000, UTC).isoformat(sep=" ")
         return f" ({record['driver'] or 'unnamed'}, since {since.replace('+00:00', ' UTC')})"
     return ""

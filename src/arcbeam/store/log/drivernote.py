@@ -7,9 +7,9 @@ Owns the file. It informs people; nothing that runs a job reads it.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 
+from arcbeam.model import documents
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
@@ -59,7 +59,7 @@ def leave_driver_note(blobs: DurableBlobs, note: DriverNote) -> None:
         StoreError: it cannot be written.
     """
     texts = {name: getattr(note, name)[:_LONGEST] for name in ("doing", "trouble", "frees")}
-    blobs.put(DRIVER_NOTE, json.dumps({"version": VERSION, **asdict(note), **texts}).encode())
+    blobs.put(DRIVER_NOTE, documents.encode(VERSION, {**asdict(note), **texts}))
 
 
 def driver_note_of(blobs: DurableBlobs, head: Manifest) -> DriverNote | None:
@@ -70,7 +70,7 @@ def driver_note_of(blobs: DurableBlobs, head: Manifest) -> DriverNote | None:
     if head.mode in ENDED:
         return None
     try:
-        record = json.loads(blobs.get(DRIVER_NOTE))
+        record = documents.decode(blobs.get(DRIVER_NOTE), VERSION, "the note of a driver")
         note = DriverNote(
             int(record["epoch"]),
             str(record["driver"]),
@@ -81,9 +81,8 @@ def driver_note_of(blobs: DurableBlobs, head: Manifest) -> DriverNote | None:
             str(record["doing"]),
             str(record["trouble"]),
             str(record["frees"]),
-            # A driver of an earlier version answers requests itself.
-            bool(record.get("samples", True)),
-            int(record.get("failures", 0)),
+            bool(record["samples"]),
+            int(record["failures"]),
         )
     except (MissingFileError, ValueError, KeyError, TypeError):
         return None

@@ -7,10 +7,10 @@ Owns the file. It informs people that no driver is running the job, and why; not
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass, field, replace
 
+from arcbeam.model import documents
 from arcbeam.model.commits import CommitMode
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
@@ -50,7 +50,7 @@ def leave_note(blobs: DurableBlobs, note: EndNote) -> None:
     """
     why = note.why if len(note.why) <= _LONGEST else note.why[:_LONGEST] + "…"
     written = replace(note, why=why, time=round(time.time() * 1e6))
-    blobs.put(ENDED_NOTE, json.dumps({"version": VERSION, **asdict(written)}).encode())
+    blobs.put(ENDED_NOTE, documents.encode(VERSION, asdict(written)))
 
 
 def note_of(blobs: DurableBlobs, head: Manifest) -> EndNote | None:
@@ -61,8 +61,8 @@ def note_of(blobs: DurableBlobs, head: Manifest) -> EndNote | None:
     if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
         return None
     try:
-        record = json.loads(blobs.get(ENDED_NOTE))
-        note = EndNote(int(record["epoch"]), str(record["state"]), str(record["why"]), int(record.get("time", 0)))
+        record = documents.decode(blobs.get(ENDED_NOTE), VERSION, "the note of an end")
+        note = EndNote(int(record["epoch"]), str(record["state"]), str(record["why"]), int(record["time"]))
     except (MissingFileError, ValueError, KeyError, TypeError):
         return None
     return note if note.epoch == head.epoch else None

@@ -5,7 +5,6 @@ Owns what is collected from manifests. Must not know how it is shown.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from arcbeam.store.log.chain import (
     floor_below,
     known,
     newest_epoch,
+    read_epoch,
     read_floors,
     read_manifest,
     read_newest,
@@ -27,7 +27,7 @@ from arcbeam.store.log.chain import (
 from arcbeam.store.log.endnote import EndNote, note_of
 from arcbeam.store.log.opening import later_micro_batches, no_savepoint
 from arcbeam.store.log.verification import problems
-from arcbeam.store.manifest.names import epoch_name, parse_written
+from arcbeam.store.manifest.names import parse_written
 from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark, Pin, ResidualSummary
 
 
@@ -108,7 +108,7 @@ class SavepointReport:
         own: bytes that neither the newest micro-batch nor another savepoint needs.
         stages: those with state.
         to_publish: number of its committables.
-        program: its job graph; None: its script is needed, or the job graph cannot be read.
+        job_graph: its job graph; None: its script is needed, or the job graph cannot be read.
         problem: why its manifest, or job graph, cannot be read; "" if they can.
         later: how many committed micro-batches a job discards if it goes back to it.
     """
@@ -123,7 +123,7 @@ class SavepointReport:
     own: int = 0
     stages: tuple[str, ...] = ()
     to_publish: int = 0
-    program: JobGraphReport | None = None
+    job_graph: JobGraphReport | None = None
     problem: str = ""
     later: int = 0
 
@@ -173,7 +173,7 @@ def _savepoint(
     if isinstance(manifest, str):
         return SavepointReport(pin.name, pin.micro_batch, pin.time, problem=manifest)
     damaged: list[str] = []
-    program = _program(blobs, manifest, (pin,), damaged)
+    job_graph = _job_graph(blobs, manifest, (pin,), damaged)
     mine = sizes[pin.micro_batch]
     others = {name for micro_batch, each in sizes.items() if micro_batch != pin.micro_batch for name in each}
     return SavepointReport(
@@ -187,7 +187,7 @@ def _savepoint(
         sum(size for name, size in mine.items() if name not in others) if alone else 0,
         tuple(of.stage for of in manifest.shape.stages if of.shape),
         len(manifest.committables),
-        program,
+        job_graph,
         "".join(damaged),
     )
 
@@ -203,7 +203,7 @@ class Inspection:
         damaged: missing or unreadable manifests and job graphs, each with a remedy; the newest manifest, if it is one
             of them, comes first.
         problems: missing, damaged or too new files; None if they were not checked.
-        program: the job graph for a resume; None: its script is needed, or the job graph cannot be read.
+        job_graph: the job graph for a resume; None: its script is needed, or the job graph cannot be read.
         requests: that wait for the job's driver, the oldest first.
         ended: how the driver of the newest micro-batch failed, or that it was cancelled; None if it may be running, was
             killed, or ended with a commit.
@@ -228,7 +228,7 @@ class Inspection:
     micro_batches: tuple[MicroBatchReport, ...]
     damaged: tuple[str, ...]
     problems: tuple[str, ...] | None
-    program: JobGraphReport | None = None
+    job_graph: JobGraphReport | None = None
     requests: tuple[RequestReport, ...] = ()
     ended: EndNote | None = None
 
@@ -280,7 +280,7 @@ def inspect(
         damaged.append(str(newest.error))
         if manifest is head:
             latest = newest.micro_batch - 1
-    program = _program(blobs, manifest, head.pins, damaged)
+    job_graph = _job_graph(blobs, manifest, head.pins, damaged)
     listed = tuple(_micro_batches(blobs, latest, micro_batches, damaged, to_floor=check))
     damaged += _damaged_floors(blobs)
     return Inspection(
@@ -289,7 +289,7 @@ def inspect(
         micro_batch=manifest.micro_batch,
         epoch=manifest.epoch,
         driver=_driver(blobs, manifest.epoch),
-        kind=manifest.kind.shown,
+        kind=str(manifest.kind),
         mode=str(manifest.mode),
         time=manifest.time,
         plan=manifest.shape.plan,
@@ -303,24 +303,26 @@ def inspect(
         micro_batches=listed,
         damaged=tuple(damaged),
         problems=tuple(problems(blobs, manifest, head.pins)) if check else None,
-        program=program,
+        job_graph=job_graph,
         requests=tuple(_requests(blobs)),
         ended=note_of(blobs, head),
     )
 
 
-def _program(blobs: DurableBlobs, manifest: Manifest, pins: Iterable[Pin], damaged: list[str]) -> JobGraphReport | None:
+def _job_graph(
+    blobs: DurableBlobs, manifest: Manifest, pins: Iterable[Pin], damaged: list[str]
+) -> JobGraphReport | None:
     """Return the job graph. If it cannot be read, the error goes to `damaged`."""
-    if not manifest.program:
+    if not manifest.job_graph:
         return None
     try:
-        program = jobgraphs.read(blobs, manifest.program)
+        job_graph = jobgraphs.read(blobs, manifest.job_graph)
     except (MissingFileError, DamagedFileError, NewerFormatError) as e:
         # Below the floor, openings are kept only for their names: the files that they name were swept.
         if manifest.micro_batch >= _floor(blobs) or any(pin.micro_batch == manifest.micro_batch for pin in pins):
             damaged.append(str(e))
         return None
-    return JobGraphReport(manifest.program, program.name, program.versions, len(program.files))
+    return JobGraphReport(manifest.job_graph, job_graph.name, job_graph.versions, len(job_graph.files))
 
 
 def _requests(blobs: DurableBlobs) -> Iterator[RequestReport]:
@@ -335,8 +337,8 @@ def _requests(blobs: DurableBlobs) -> Iterator[RequestReport]:
 
 def _driver(blobs: DurableBlobs, epoch: int) -> str:
     try:
-        return str(json.loads(blobs.get(epoch_name(epoch))).get("driver", ""))
-    except (StoreError, ValueError, AttributeError):
+        return str(read_epoch(blobs, epoch)["driver"])
+    except (StoreError, ValueError, KeyError):
         return ""  # it only informs people
 
 
@@ -410,7 +412,7 @@ def _micro_batches(
         yield MicroBatchReport(
             micro_batch=manifest.micro_batch,
             epoch=manifest.epoch,
-            kind=manifest.kind.shown,
+            kind=str(manifest.kind),
             mode=str(manifest.mode),
             time=manifest.time,
             written=sum(

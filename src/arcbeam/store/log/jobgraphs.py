@@ -39,7 +39,7 @@ def described(name: str, path: Path) -> JobGraphFile:
     return JobGraphFile(name, digest.hexdigest(), size)
 
 
-def keep(blobs: DurableBlobs, program: JobGraph, paths: Mapping[str, Path], epoch: int, before: str) -> str:
+def keep(blobs: DurableBlobs, job_graph: JobGraph, paths: Mapping[str, Path], epoch: int, before: str) -> str:
     """Store a job graph and its files in a job's folder, unless they exist.
 
     Of existing files only the size is checked: a job graph may have hundreds of megabytes, and a reader checks the
@@ -47,7 +47,7 @@ def keep(blobs: DurableBlobs, program: JobGraph, paths: Mapping[str, Path], epoc
 
     Args:
         blobs: the job's folder.
-        program: the job graph.
+        job_graph: the job graph.
         paths: the local file of each of its files, by name.
         epoch: of the driver.
         before: the job graph of the manifest that its opening follows; "": it has none.
@@ -58,14 +58,14 @@ def keep(blobs: DurableBlobs, program: JobGraph, paths: Mapping[str, Path], epoc
     had = readable(blobs, before)
     stored = {} if had is None else {file.sha256: file for file in had.files}
     files: list[JobGraphFile] = []
-    for file in program.files:
+    for file in job_graph.files:
         kept = stored.get(file.sha256)
         if kept is None or not _is_whole(blobs, kept):
             kept = replace(file, blob=job_graph_file_name(epoch, file.sha256))
             if not _is_whole(blobs, kept):
                 blobs.put_file(kept.blob, paths[file.name])
         files.append(replace(kept, name=file.name))
-    name, data = encode(replace(program, files=tuple(files)), epoch)
+    name, data = encode(replace(job_graph, files=tuple(files)), epoch)
     if had is not None and before.endswith(name[name.index("-") :]):
         return before
     if not blobs.create(name, data) and blobs.get(name) != data:
@@ -119,8 +119,8 @@ def fetch(blobs: DurableBlobs, file: JobGraphFile, part: Callable[[bytes], objec
 
 def copy(source: DurableBlobs, name: str, target: DurableBlobs, scratch: Path) -> None:
     """Copy a job graph and its files to another job's folder."""
-    program = read(source, name)
-    for file in program.files:
+    job_graph = read(source, name)
+    for file in job_graph.files:
         copy_through(scratch, target, file.blob, partial(_fetch_into, source, file))
     target.put(name, source.get(name))
 

@@ -25,10 +25,10 @@ NOTHING_LEFT: Final = (
 def kept_name(blobs: DurableBlobs, head: Manifest) -> str:
     """Return the name of a job with a manifest; "" if it has none, or it cannot be read."""
     try:
-        program = jobgraphs.readable(blobs, head.program)
+        job_graph = jobgraphs.readable(blobs, head.job_graph)
     except StoreError:
         return ""
-    return "" if program is None else program.name
+    return "" if job_graph is None else job_graph.name
 
 
 def job_label(name: str, folder: object) -> str:
@@ -66,19 +66,19 @@ DISCARD: Final = "--discard_later_micro_batches"
 
 
 def resume_command(
-    path: str, program: bool, savepoint: bool = False, ended: bool = False, discards: bool = False
+    path: str, job_graph: bool, savepoint: bool = False, ended: bool = False, discards: bool = False
 ) -> str:
     """Return how to resume a job, or to start it from a savepoint.
 
     Args:
         path: of the folder or savepoint.
-        program: whether a job graph is stored, which `arcbeam resume` needs.
+        job_graph: whether a job graph is stored, which `arcbeam resume` needs.
         savepoint: it is that of a savepoint.
         ended: it is that of a done or drained job, which is only resumed by force.
         discards: the savepoint is older than the newest micro-batch, and later micro-batches are to be discarded.
     """
     more = (*(("--force_resume",) if ended else ()), *((DISCARD,) if discards else ()))
-    if program:
+    if job_graph:
         return command_line("resume", path, *more)
     options = " and ".join(("--from_savepoint" if savepoint else "--checkpoint_dir", *more))
     return f"run its script with {options}" if savepoint else f"run its script again with its {options}"
@@ -88,6 +88,6 @@ def has_job_graph(blobs: DurableBlobs) -> bool:
     """Return whether the job in a folder has a job graph; True if that is unknown."""
     try:
         newest = read_newest(blobs)
-        return newest is None or bool(known(newest).program)
+        return newest is None or bool(known(newest).job_graph)
     except StoreError:
         return True

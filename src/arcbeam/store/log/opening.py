@@ -35,7 +35,7 @@ class Asked:
     now: Timestamp
     savepoint: str = ""
     force: bool = False
-    program: str = ""
+    job_graph: str = ""
     adapt: Callable[[Manifest], Manifest] = lambda origin: origin
     discard: bool = False
 
@@ -87,7 +87,7 @@ def opening(
         mode=origin.mode if origin.mode == CommitMode.DRAINING else CommitMode.RUNNING,
         pins=head.pins,
         abandoned=abandoned,
-        program=asked.program or origin.program,
+        job_graph=asked.job_graph or origin.job_graph,
     )
 
 
@@ -139,7 +139,7 @@ def held(origin: Manifest, newest: Manifest | UnreadableHead, now: Timestamp, ep
         parent=newest.token if isinstance(newest, Manifest) else "",
         kind=Kind.OPENING,
         time=Timestamp(max(now, origin.time)),
-        cut=b"",
+        attempts_digest=b"",
         openings=(*origin.openings, Opening(micro_batch, token))[-KEPT_OPENINGS:],
     )
 
@@ -161,7 +161,7 @@ def _discarding(
     head = known(newest)
     continues = isinstance(newest, Manifest) and newest.mode not in ENDED
     what = f"{lost} later micro-batch" + ("" if lost == 1 else "es")
-    resume = resume_command(str(blobs), bool(head.program))
+    resume = resume_command(str(blobs), bool(head.job_graph))
     return LaterMicroBatchesError(
         f"to resume {job_in(blobs, head)} from savepoint '{savepoint}' would discard {what}, which "
         f"{'is' if lost == 1 else 'are'} committed",
@@ -205,7 +205,7 @@ def _first(asked: Asked, epoch: int, token: str) -> Manifest:
         kind=Kind.OPENING,
         mode=CommitMode.RUNNING,
         time=asked.now,
-        cut=b"",
+        attempts_digest=b"",
         shape=asked.shape,
         watermarks=(),
         shards=(),
@@ -217,5 +217,5 @@ def _first(asked: Asked, epoch: int, token: str) -> Manifest:
         pins=(),
         abandoned=(),
         openings=(Opening(0, token),),
-        program=asked.program,
+        job_graph=asked.job_graph,
     )

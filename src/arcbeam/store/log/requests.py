@@ -10,7 +10,6 @@ Owns the files and the requesting side. The job's driver, on any machine, looks 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from enum import StrEnum
 
 from arcbeam.console.commandlines import command_line
 from arcbeam.errors import JobFailedError, RequestRefusedError
+from arcbeam.model import documents
 from arcbeam.model.commits import CommitMode, deletion, renaming
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -71,20 +71,20 @@ def refusal(what: Asked, job: str, why: str, remedy: str = "") -> RequestRefused
     return RequestRefusedError(f"cannot {_DOING.get(what, what)} {job}: {why}", remedy)
 
 
-def stopped_remedy(what: Asked, folder: str, *, ended: bool, program: bool) -> str:
+def stopped_remedy(what: Asked, folder: str, *, ended: bool, job_graph: bool) -> str:
     """Return what to do about a request for a job that has no driver.
 
     Args:
         what: the request.
         folder: of the job.
         ended: the job is done or drained; otherwise it can be resumed.
-        program: whether the folder has a job graph.
+        job_graph: whether the folder has a job graph.
     """
     if ended:
         return "there is nothing to do; to run the pipeline again, submit it with another --checkpoint_dir"
     if what is Asked.CANCEL:
         return "there is nothing to cancel; to give up the job, remove its folder"
-    how = resume_command(folder, program)
+    how = resume_command(folder, job_graph)
     return f"to resume it: {how}" if what is Asked.SUSPEND else f"resume it first: {how}"
 
 
@@ -198,11 +198,11 @@ def ask(
     head = known(newest)
     job = job_in(blobs, head)
     if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
-        remedy = stopped_remedy(what, str(blobs), ended=head.mode in ENDED, program=bool(head.program))
+        remedy = stopped_remedy(what, str(blobs), ended=head.mode in ENDED, job_graph=bool(head.job_graph))
         raise refusal(what, job, f"it is {head.mode} at micro-batch {head.micro_batch}", remedy)
     note = note_of(blobs, head)
     if note is not None and (what is Asked.CANCEL or not later):
-        remedy = stopped_remedy(what, str(blobs), ended=False, program=bool(head.program))
+        remedy = stopped_remedy(what, str(blobs), ended=False, job_graph=bool(head.job_graph))
         if what not in (Asked.CANCEL, Asked.SAMPLE):
             remedy += "; or leave the request for the next driver: --wait=0"
         # Only the first line: what follows is a traceback, and what to do about the failure, not about this request.
@@ -212,15 +212,14 @@ def ask(
     request = Request(id, what, savepoint, newest.micro_batch, head.epoch, new, stage)
     refuse_name(head, request, job)
     record = {
-        "version": VERSION,
         "what": request.what,
         "savepoint": request.savepoint,
-        "step": request.micro_batch,
+        "micro_batch": request.micro_batch,
         "epoch": request.epoch,
         "new": request.new,
         "stage": request.stage,
     }
-    blobs.put(request_name(request.id), json.dumps(record).encode())
+    blobs.put(request_name(request.id), documents.encode(VERSION, record))
     return request
 
 
@@ -256,8 +255,8 @@ def fault_of_name(head: Manifest, request: Request) -> StoreError | None:
 def answer_to(blobs: DurableBlobs, request: Request) -> Answer | None:
     """Return a driver's answer; None if there is none. A final answer is read once: it is removed."""
     try:
-        record = json.loads(blobs.get(answer_name(request.id)))
-        found = Answer(Said(record["said"]), record["text"], record["step"], record.get("remedy", ""))
+        record = documents.decode(blobs.get(answer_name(request.id)), VERSION, "an answer")
+        found = Answer(Said(record["said"]), record["text"], record["micro_batch"], record["remedy"])
     except MissingFileError:
         return None
     except (ValueError, KeyError, TypeError) as e:
@@ -344,14 +343,12 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
         ValueError: it is malformed, or of a newer version.
     """
     try:
-        record = json.loads(blobs.get(request_name(id)))
+        record = documents.decode(blobs.get(request_name(id)), VERSION, "a request")
     except MissingFileError:
         return None
     try:
-        if record["version"] > VERSION:
-            raise ValueError(f"its format is {record['version']}; this version of arcbeam reads up to {VERSION}")
-        what, new, stage = Asked(record["what"]), record.get("new", ""), record.get("stage", "")
-        found = Request(id, what, record["savepoint"], record["step"], record["epoch"], new, stage)
+        what, new, stage = Asked(record["what"]), record["new"], record["stage"]
+        found = Request(id, what, record["savepoint"], record["micro_batch"], record["epoch"], new, stage)
         texts = all(isinstance(each, str) for each in (found.savepoint, found.new, found.stage))
         if not texts or type(found.micro_batch) is not int or type(found.epoch) is not int:
             raise ValueError(f"it is not a request: {record!r}")
@@ -362,8 +359,8 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
 
 def answer(blobs: DurableBlobs, id: str, said: Answer) -> None:
     """Answer a request, and remove it if the answer is final."""
-    record = {"version": VERSION, "said": said.said, "text": said.text, "step": said.micro_batch, "remedy": said.remedy}
-    blobs.put(answer_name(id), json.dumps(record).encode())
+    record = {"said": said.said, "text": said.text, "micro_batch": said.micro_batch, "remedy": said.remedy}
+    blobs.put(answer_name(id), documents.encode(VERSION, record))
     if said.settled:
         blobs.delete(request_name(id))
 

@@ -168,7 +168,7 @@ def change_stopped(
         FencedError: another driver took over the job meanwhile.
     """
 
-    def following(newest: Manifest | UnreadableHead | None, program: str, epoch: int, token: str) -> Manifest:
+    def following(newest: Manifest | UnreadableHead | None, job_graph: str, epoch: int, token: str) -> Manifest:
         if newest is None:
             raise StoreError(f"there is no job in '{blobs}'", "give the folder of the job (its --checkpoint_dir)")
         if isinstance(newest, UnreadableHead):
@@ -224,8 +224,8 @@ def copy_savepoint(
             jobgraphs.copy_through(scratch, target, file.name, partial(_fetch, source, file))
     for side in manifest.side_files:
         jobgraphs.copy_through(scratch, target, side.name, partial(_fetch_side, source, side))
-    if manifest.program:
-        jobgraphs.copy(source, manifest.program, target, scratch)
+    if manifest.job_graph:
+        jobgraphs.copy(source, manifest.job_graph, target, scratch)
     fresh: dict[str, Any] = {"epoch": 0, "parent": "", "kind": Kind.MICRO_BATCH, "abandoned": (), "openings": ()}
     if isinstance(newest, Manifest) and _is_done_with(newest, manifest):
         fresh["committables"] = ()

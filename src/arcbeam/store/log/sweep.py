@@ -32,14 +32,14 @@ from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import lost_beginning, read_manifest
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.manifest.names import (
+    JOB_GRAPHS,
     MANIFESTS,
-    PROGRAMS,
     SHARDS,
     SIDE,
+    job_graph_epoch,
     manifest_micro_batch,
     manifest_name,
     parse_written,
-    program_epoch,
 )
 from arcbeam.store.manifest.values import Kind, Manifest
 
@@ -55,7 +55,7 @@ class _Seen:
     epoch: int = 0
     names: frozenset[str] = frozenset()
     pins: frozenset[int] = frozenset()
-    program: str = ""
+    job_graph: str = ""
     readable: bool = True
 
 
@@ -89,7 +89,7 @@ class Sweeper:
     def __init__(self, log: CommitLog, *, keep: int = KEEP) -> None:
         self._log, self._keep = log, keep
         self._seen: dict[int, _Seen] = {}  # by micro-batch; below the floor only openings and savepoints
-        self._programs: dict[str, frozenset[str]] = {}  # names of their files, by the job graph's name
+        self._job_graphs: dict[str, frozenset[str]] = {}  # names of their files, by the job graph's name
 
     def committed(self) -> None:
         """Note the head: a sweep then need not read its manifest. Call it after each commit."""
@@ -111,7 +111,7 @@ class Sweeper:
         was, floor = log.floor, self._new_floor()
         # Listed before the named files are known: files written later are not considered.
         files = [*log.blobs.list(SHARDS), *log.blobs.list(SIDE)]
-        of_programs = list(log.blobs.list(PROGRAMS))
+        of_job_graphs = list(log.blobs.list(JOB_GRAPHS))
         if not was:
             self._refuse_lost(files)
         if floor > was:
@@ -127,7 +127,7 @@ class Sweeper:
         named = {name for seen in counts.values() for name in seen.names}
         orphans = [info for info in files if not unreadable and info.name not in named and is_over(info, head)]
         if not unreadable:
-            orphans += self._orphaned_programs(of_programs, {seen.program for seen in counts.values()})
+            orphans += self._orphaned_job_graphs(of_job_graphs, {seen.job_graph for seen in counts.values()})
         log.blobs.delete_each([info.name for info in orphans])
         log.blobs.tidy()
         for micro_batch in [
@@ -139,7 +139,7 @@ class Sweeper:
                 del self._seen[micro_batch]
         return Swept(manifests, tuple(info.name for info in orphans), sum(info.size for info in orphans), unreadable)
 
-    def _orphaned_programs(self, listed: list[BlobInfo], needed: set[str]) -> list[BlobInfo]:
+    def _orphaned_job_graphs(self, listed: list[BlobInfo], needed: set[str]) -> list[BlobInfo]:
         """Return the job graphs and files of job graphs that are not needed.
 
         Args:
@@ -147,16 +147,16 @@ class Sweeper:
             needed: the job graphs of the manifests that count.
         """
         epoch = self._log.head.epoch
-        ended = [info for info in listed if (of := program_epoch(info.name)) is not None and of < epoch]
+        ended = [info for info in listed if (of := job_graph_epoch(info.name)) is not None and of < epoch]
         if all(info.name in needed for info in ended):
             return []
-        self._programs = {name: files for name, files in self._programs.items() if name in needed}
+        self._job_graphs = {name: files for name, files in self._job_graphs.items() if name in needed}
         try:
-            for name in needed - self._programs.keys() - {""}:
-                self._programs[name] = frozenset(file.blob for file in jobgraphs.read(self._log.blobs, name).files)
+            for name in needed - self._job_graphs.keys() - {""}:
+                self._job_graphs[name] = frozenset(file.blob for file in jobgraphs.read(self._log.blobs, name).files)
         except (MissingFileError, DamagedFileError, NewerFormatError):
             return []
-        named = needed.union(*self._programs.values())
+        named = needed.union(*self._job_graphs.values())
         return [info for info in ended if info.name not in named]
 
     def _refuse_lost(self, files: list[BlobInfo]) -> None:
@@ -227,7 +227,7 @@ class Sweeper:
 
 def _seen(manifest: Manifest) -> _Seen:
     pins = frozenset(pin.micro_batch for pin in manifest.pins)
-    return _Seen(manifest.kind, manifest.epoch, frozenset(manifest.file_names()), pins, manifest.program)
+    return _Seen(manifest.kind, manifest.epoch, frozenset(manifest.file_names()), pins, manifest.job_graph)
 
 
 def is_over(info: BlobInfo, head: Manifest) -> bool:

@@ -8,9 +8,9 @@ stale once that micro-batch is committed, so it is never removed.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 
+from arcbeam.model import documents
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
@@ -52,7 +52,7 @@ def leave_trouble(blobs: DurableBlobs, trouble: Trouble) -> None:
         StoreError: it cannot be written.
     """
     why = trouble.why if len(trouble.why) <= _LONGEST else trouble.why[:_LONGEST] + "…"
-    blobs.put(TROUBLE_NOTE, json.dumps({"version": VERSION, **asdict(trouble), "why": why}).encode())
+    blobs.put(TROUBLE_NOTE, documents.encode(VERSION, {**asdict(trouble), "why": why}))
 
 
 def trouble_of(blobs: DurableBlobs, head: Manifest) -> Trouble | None:
@@ -60,7 +60,7 @@ def trouble_of(blobs: DurableBlobs, head: Manifest) -> Trouble | None:
     newer.
     """
     try:
-        record = json.loads(blobs.get(TROUBLE_NOTE))
+        record = documents.decode(blobs.get(TROUBLE_NOTE), VERSION, "the note of a failure")
         found = Trouble(
             int(record["epoch"]),
             int(record["micro_batch"]),

@@ -26,7 +26,7 @@ def problems(blobs: DurableBlobs, manifest: Manifest, savepoints: Iterable[Pin])
         *((lambda file=file: read_shard_file(blobs, file)) for shard in manifest.shards for file in shard.files),
         *((lambda side=side: read_side_file(blobs, side, len)) for side in manifest.side_files),
         *((lambda pin=pin: read_manifest(blobs, pin.micro_batch)) for pin in savepoints),
-        *((lambda name=name: read_job_graph(blobs, name)) for name in [manifest.program] if name),
+        *((lambda name=name: read_job_graph(blobs, name)) for name in [manifest.job_graph] if name),
     ]
     for check in checks:
         try:
@@ -58,7 +58,7 @@ def read_job_graph(blobs: DurableBlobs, name: str) -> None:
 def read_side_file(blobs: DurableBlobs, side: SideFile, part: Callable[[bytes], object]) -> None:
     """Read a file of a side input. `part` gets its bytes in pieces, before they are verified.
 
-    The manifest has its checksum. If an earlier version wrote the manifest, only the size is checked.
+    The manifest has its size and its checksum.
 
     Raises:
         StoreError: it is missing or damaged, or cannot be read.
@@ -70,7 +70,7 @@ def read_side_file(blobs: DurableBlobs, side: SideFile, part: Callable[[bytes], 
     if size != side.size:
         found = f"it has {size} of {side.size} bytes" if size < side.size else f"it has more than {side.size} bytes"
         raise _damaged(blobs, side, found)
-    if side.crc is not None and crc != side.crc:
+    if crc != side.crc:
         raise _damaged(blobs, side, "its content was changed")
 
 

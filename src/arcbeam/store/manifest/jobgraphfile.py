@@ -18,11 +18,10 @@ from typing import Any
 from arcbeam.model.fingerprint import Fingerprint
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
-from arcbeam.store.manifest.names import PROGRAMS, program_name
+from arcbeam.store.manifest.names import job_graph_name
 
-VERSION = 2
-"""1: files have names of their content alone, and are never removed."""
-_MAGIC = b"arcprogr"
+VERSION = 1
+_MAGIC = b"arcgraph"
 _CRC = struct.Struct("<I")
 
 
@@ -54,7 +53,7 @@ class JobGraph:
         worker: setup of a worker before it runs the pipeline's code; JSON's values.
         files: for the workers.
         versions: of Python, Beam and arcbeam, by these names, that pickled the pipeline's code.
-        transforms: fingerprints of the pipeline's; empty if an earlier version of arcbeam stored the job graph.
+        transforms: fingerprints of the pipeline's.
         secrets: the names of the options' secrets (`arcbeam.secrets`), whose values are not stored.
     """
 
@@ -68,26 +67,26 @@ class JobGraph:
     secrets: tuple[str, ...] = ()
 
 
-def encode(program: JobGraph, epoch: int) -> tuple[str, bytes]:
+def encode(job_graph: JobGraph, epoch: int) -> tuple[str, bytes]:
     """Return the name and bytes of a job graph's file. The name ends with a digest; equal graphs give equal results.
 
     Args:
-        program: a job graph whose files are stored.
+        job_graph: a job graph whose files are stored.
         epoch: of the driver that stores it.
     """
     record = {
-        "name": program.name,
-        "pipeline": base64.b64encode(program.pipeline).decode(),
-        "options": dict(program.options),
-        "worker": dict(program.worker),
-        "files": [asdict(file) for file in program.files],
-        "versions": dict(program.versions),
-        "transforms": {name: [of.urn, of.inputs, of.content] for name, of in program.transforms.items()},
-        **({"secrets": list(program.secrets)} if program.secrets else {}),
+        "name": job_graph.name,
+        "pipeline": base64.b64encode(job_graph.pipeline).decode(),
+        "options": dict(job_graph.options),
+        "worker": dict(job_graph.worker),
+        "files": [asdict(file) for file in job_graph.files],
+        "versions": dict(job_graph.versions),
+        "transforms": {name: [of.urn, of.inputs, of.content] for name, of in job_graph.transforms.items()},
+        "secrets": list(job_graph.secrets),
     }
     content = json.dumps(record, sort_keys=True).encode()
     body = zlib.compress(content)
-    name = program_name(epoch, hashlib.sha256(content).hexdigest()[:32])
+    name = job_graph_name(epoch, hashlib.sha256(content).hexdigest()[:32])
     return name, file_header(_MAGIC, VERSION) + _CRC.pack(zlib.crc32(body)) + body
 
 
@@ -121,10 +120,10 @@ def decode(data: bytes, name: str, where: object) -> JobGraph:
             base64.b64decode(record["pipeline"]),
             record["options"],
             record["worker"],
-            tuple(JobGraphFile(**{"blob": f"{PROGRAMS}/files/{file['sha256']}", **file}) for file in record["files"]),
+            tuple(JobGraphFile(**file) for file in record["files"]),
             record["versions"],
-            {name: _fingerprint(*of) for name, of in record.get("transforms", {}).items()},
-            tuple(record.get("secrets", ())),
+            {name: _fingerprint(*of) for name, of in record["transforms"].items()},
+            tuple(record["secrets"]),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as e:
         raise _damaged(name, where, f"its content is not a job graph: {type(e).__name__}: {e}") from e

@@ -21,7 +21,6 @@ from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.files import FileKind, Owned, Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
-from arcbeam.store.manifest.names import parse_written
 from arcbeam.store.manifest.values import (
     Abandoned,
     HoldSummary,
@@ -46,11 +45,6 @@ def _record(name: str, /, **fields: Any) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
 
 
-def _optional(name: str, type_: str) -> dict[str, Any]:
-    """Return a field that a file may lack."""
-    return {"name": name, "type": ["null", type_], "default": None}
-
-
 def _array(items: Any) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
@@ -72,34 +66,38 @@ _SHARD_FILE = _record(
     tombstones="long",
     first_key="bytes",
     last_key="bytes",
-    first_step="long",
-    last_step="long",
+    first_micro_batch="long",
+    last_micro_batch="long",
+    owned=_array(_record("Owned", owner="bytes", entries="long", size="long")),
 )
-_SHARD_FILE["fields"] += [
-    {"name": "owned", "type": _array(_record("Owned", owner="bytes", entries="long", size="long")), "default": []}
-]
 _SHARD = _record("Shard", level="long", shard="long", files=_array(_SHARD_FILE))
-_SIDE_FILE = _record("SideFile", channel="long", shard="long", name="string", size="long")
-_SIDE_FILE["fields"] += [_optional("crc", "long"), _optional("until", "long"), _optional("step", "long")]
+_SIDE_FILE = _record(
+    "SideFile",
+    channel="long",
+    shard="long",
+    name="string",
+    size="long",
+    crc="long",
+    until=["null", "long"],
+    micro_batch="long",
+)
 _SHAPE = _record(
     "JobShape",
     plan="string",
     shards="long",
     stages=_array(_record("StageShape", stage="string", level="long", shape="string")),
 )
-_ABANDONED = _record("Abandoned", first="long", last="long")
-_ABANDONED["fields"] += [{"name": "committed", "type": "long", "default": 0}]
 _MANIFEST = _record(
     "arcbeam.Manifest",
     job="string",
-    step="long",
+    micro_batch="long",
     epoch="long",
     token="string",
     parent="string",
     kind="string",
     mode="string",
     time="long",
-    cut="bytes",
+    attempts_digest="bytes",
     shape=_SHAPE,
     watermarks=_array(_STAGE_WATERMARKS),
     shards=_array(_SHARD),
@@ -108,18 +106,16 @@ _MANIFEST = _record(
     residuals=_array(_record("ResidualSummary", stage="string", live="long", size="double", next_due="long")),
     committables=_array(_record("Committable", stage="string", payload="bytes")),
     progress="bytes",
-    pins=_array(_record("Pin", name="string", step="long", time="long")),
-    abandoned=_array(_ABANDONED),
+    pins=_array(_record("Pin", name="string", micro_batch="long", time="long")),
+    abandoned=_array(_record("Abandoned", first="long", last="long", committed="long")),
+    openings=_array(_record("Opening", micro_batch="long", token="string")),
+    job_graph="string",
+    snapshot="bytes",
+    committed="long",
 )
-_MANIFEST["fields"] += [
-    _optional("program", "string"),
-    _optional("standing", "bytes"),
-    {"name": "openings", "type": _array(_record("Opening", step="long", token="string")), "default": []},
-    {"name": "committed", "type": "long", "default": 0},
-]
 _SCHEMA = fastavro.parse_schema(_MANIFEST)
-"""Files call micro-batches steps. Times are microseconds since 1970. A new field needs a default here. A new `VERSION`
-is needed if the meaning of a field changes, or if an old reader must not ignore a new one."""
+"""Times are microseconds since 1970. A field that is added after a release needs a default here. A new `VERSION` is
+needed if the meaning of a field changes, or if an old reader must not ignore a new one."""
 
 # A record's bytes are those of its fields, one after the other.
 _AT = [of["name"] for of in _MANIFEST["fields"]].index("shards")
@@ -223,14 +219,14 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
     """Return the fields of the record without those of shards."""
     return {
         "job": manifest.job,
-        "step": manifest.micro_batch,
+        "micro_batch": manifest.micro_batch,
         "epoch": manifest.epoch,
         "token": manifest.token,
         "parent": manifest.parent,
         "kind": str(manifest.kind),
         "mode": str(manifest.mode),
         "time": manifest.time,
-        "cut": manifest.cut,
+        "attempts_digest": manifest.attempts_digest,
         "shape": {
             "plan": manifest.shape.plan,
             "shards": manifest.shape.shards,
@@ -245,26 +241,20 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
             }
             for w in manifest.watermarks
         ],
-        "side_files": [_side_to_record(f) for f in manifest.side_files],
+        "side_files": [asdict(f) for f in manifest.side_files],
         "holds": [{"stage": h.stage, "count": h.count, "earliest": h.earliest, "what": h.what} for h in manifest.holds],
         "residuals": [
             {"stage": r.stage, "live": r.live, "size": r.size, "next_due": r.next_due} for r in manifest.residuals
         ],
         "committables": [{"stage": c.stage, "payload": c.payload} for c in manifest.committables],
         "progress": manifest.progress,
-        "pins": [{"name": p.name, "step": p.micro_batch, "time": p.time} for p in manifest.pins],
+        "pins": [{"name": p.name, "micro_batch": p.micro_batch, "time": p.time} for p in manifest.pins],
         "abandoned": [{"first": a.first, "last": a.last, "committed": a.committed} for a in manifest.abandoned],
-        "openings": [{"step": o.micro_batch, "token": o.token} for o in manifest.openings],
-        "program": manifest.program or None,
-        "standing": manifest.standing or None,
+        "openings": [{"micro_batch": o.micro_batch, "token": o.token} for o in manifest.openings],
+        "job_graph": manifest.job_graph,
+        "snapshot": manifest.snapshot,
         "committed": manifest.committed,
     }
-
-
-def _side_to_record(file: SideFile) -> dict[str, Any]:
-    record = asdict(file)
-    record["step"] = record.pop("micro_batch")
-    return record
 
 
 def _file_to_record(file: ShardFile) -> dict[str, Any]:
@@ -277,8 +267,8 @@ def _file_to_record(file: ShardFile) -> dict[str, Any]:
         "tombstones": file.tombstones,
         "first_key": file.first_key,
         "last_key": file.last_key,
-        "first_step": file.first_micro_batch,
-        "last_step": file.last_micro_batch,
+        "first_micro_batch": file.first_micro_batch,
+        "last_micro_batch": file.last_micro_batch,
         "owned": [{"owner": of.owner, "entries": of.entries, "size": of.size} for of in file.owned],
     }
 
@@ -287,14 +277,14 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     shape = record["shape"]
     return Manifest(
         job=record["job"],
-        micro_batch=record["step"],
+        micro_batch=record["micro_batch"],
         epoch=record["epoch"],
         token=record["token"],
         parent=record["parent"],
         kind=Kind(record["kind"]),
         mode=CommitMode(record["mode"]),
         time=Timestamp(record["time"]),
-        cut=record["cut"],
+        attempts_digest=record["attempts_digest"],
         shape=JobShape(shape["plan"], shape["shards"], tuple(StageShape(**s) for s in shape["stages"])),
         watermarks=tuple(
             StageWatermarks(
@@ -305,29 +295,20 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         shards=tuple(
             Shard(s["level"], s["shard"], tuple(_file_from_record(f) for f in s["files"])) for s in record["shards"]
         ),
-        side_files=tuple(_side_from_record(f) for f in record["side_files"]),
+        side_files=tuple(SideFile(**f) for f in record["side_files"]),
         holds=tuple(HoldSummary(**h) for h in record["holds"]),
         residuals=tuple(ResidualSummary(**r) for r in record["residuals"]),
         committables=tuple(Committable(**c) for c in record["committables"]),
         progress=record["progress"],
-        pins=tuple(Pin(p["name"], p["step"], p["time"]) for p in record["pins"]),
+        pins=tuple(Pin(**p) for p in record["pins"]),
         abandoned=tuple(Abandoned(**a) for a in record["abandoned"]),
-        openings=tuple(Opening(o["step"], o["token"]) for o in record["openings"]),
-        program=record["program"] or "",
-        standing=record["standing"] or b"",
+        openings=tuple(Opening(**o) for o in record["openings"]),
+        job_graph=record["job_graph"],
+        snapshot=record["snapshot"],
         committed=record["committed"],
     )
 
 
 def _file_from_record(record: dict[str, Any]) -> ShardFile:
     owned = tuple(Owned(**of) for of in record["owned"])
-    first, last = record.pop("first_step"), record.pop("last_step")
-    changed = {"kind": FileKind(record["kind"]), "owned": owned, "first_micro_batch": first, "last_micro_batch": last}
-    return ShardFile(**{**record, **changed})
-
-
-def _side_from_record(record: dict[str, Any]) -> SideFile:
-    if record["step"] is None:  # written by an earlier version: its name has the micro-batch
-        written = parse_written(record["name"])
-        record = {**record, "step": written.micro_batch if written is not None else 0}
-    return SideFile(micro_batch=record.pop("step"), **record)
+    return ShardFile(**{**record, "kind": FileKind(record["kind"]), "owned": owned})

@@ -8,8 +8,8 @@ written, and its attempt. That of a job graph contains the epoch. So the sweep f
     manifests/<micro-batch>                            what is committed
     shards/<level>/<shard>/<micro-batch>-<epoch>-<attempt>.delta, .snapshot
     side/<channel>/<shard>/<micro-batch>-<epoch>-<attempt>.side
-    programs/<epoch>-<content>                         a job graph: the driver that stored it, and a digest
-    programs/files/<epoch>-<content>                   a file of a job graph
+    job_graphs/<epoch>-<content>                       a job graph: the driver that stored it, and a digest
+    job_graphs/files/<epoch>-<content>                 a file of a job graph
     requests/<time>-<token>                            a request to the job's driver
     answers/<time>-<token>                             the driver's answer
     samples/<time>-<token>/<level>-<task>              elements for a request for samples, until its reader has them
@@ -30,7 +30,7 @@ FLOORS = "floors"
 MANIFESTS = "manifests"
 SHARDS = "shards"
 SIDE = "side"
-PROGRAMS = "programs"
+JOB_GRAPHS = "job_graphs"
 REQUESTS = "requests"
 ANSWERS = "answers"
 SAMPLES = "samples"
@@ -45,7 +45,7 @@ DETAILS = "details"
 _MICRO_BATCH_DIGITS = 12
 _EPOCH_DIGITS = 8
 _ATTEMPT = re.compile(r"[A-Za-z0-9_.]+")
-_PROGRAM = re.compile(r"programs/(?:files/)?(\d{8,})-[0-9a-f]+")
+_JOB_GRAPH = re.compile(r"job_graphs/(?:files/)?(\d{8,})-[0-9a-f]+")
 _WRITTEN = re.compile(r"(shards|side)/(\d+)/(\d+)/(\d{12,})-(\d{8,})-([A-Za-z0-9_.]+)\.(delta|snapshot|side)")
 
 
@@ -96,19 +96,19 @@ def floor_name(epoch: int, slot: int) -> str:
     return f"{FLOORS}/{epoch:0{_EPOCH_DIGITS}}-{slot}"
 
 
-def program_name(epoch: int, digest: str) -> str:
+def job_graph_name(epoch: int, digest: str) -> str:
     """Return the name of a job graph's file, which the driver of an epoch stores."""
-    return f"{PROGRAMS}/{epoch:0{_EPOCH_DIGITS}}-{digest}"
+    return f"{JOB_GRAPHS}/{epoch:0{_EPOCH_DIGITS}}-{digest}"
 
 
 def job_graph_file_name(epoch: int, digest: str) -> str:
     """Return the name of a file of a job graph, which the driver of an epoch stores."""
-    return f"{PROGRAMS}/files/{epoch:0{_EPOCH_DIGITS}}-{digest}"
+    return f"{JOB_GRAPHS}/files/{epoch:0{_EPOCH_DIGITS}}-{digest}"
 
 
-def program_epoch(name: str) -> int | None:
+def job_graph_epoch(name: str) -> int | None:
     """Return the epoch whose driver stored a job graph, or a file of one, with this name; None for other names."""
-    match = _PROGRAM.fullmatch(name)
+    match = _JOB_GRAPH.fullmatch(name)
     return int(match[1]) if match else None
 
 

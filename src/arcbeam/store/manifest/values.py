@@ -24,13 +24,7 @@ class Kind(StrEnum):
 
     OPENING = "opening"
     """A driver took over the job; nothing was processed."""
-    MICRO_BATCH = "step"
-    """A micro-batch; files call it a step."""
-
-    @property
-    def shown(self) -> str:
-        """The word for people."""
-        return "micro-batch" if self is Kind.MICRO_BATCH else str(self)
+    MICRO_BATCH = "micro-batch"
 
 
 ENDED: Final = frozenset({CommitMode.DRAINED, CommitMode.DONE})
@@ -172,7 +166,7 @@ class Manifest:
         token: unique to the proposal: a driver recognizes its own manifest by it.
         parent: token of the previous manifest; empty for the first one, and if the previous one cannot be read.
         time: the micro-batch's recorded time.
-        cut: digest of the attempts whose rows the micro-batch's tasks read.
+        attempts_digest: digest of the attempts whose rows the micro-batch's tasks read.
         shape: the form of the state.
         shards: by level and shard, ascending; shards without files are omitted.
         progress: opaque: what the driver must remember.
@@ -180,8 +174,8 @@ class Manifest:
         abandoned: the earlier micro-batches that do not count, ascending.
         openings: the newest `KEPT_OPENINGS` openings that led here, ascending. They distinguish the manifests of a job
             from those of a copy of its folder, which has the same job, micro-batches and epochs.
-        program: name of the job graph's file; "" if there is none.
-        standing: opaque: the status of the stages, for people; b"" if it was not kept.
+        job_graph: name of the job graph's file; "" if there is none.
+        snapshot: opaque: the status of the stages, for people; b"" if it was not kept.
         committed: how many micro-batches led here. Openings do not count, because they repeat another micro-batch.
     """
 
@@ -193,7 +187,7 @@ class Manifest:
     kind: Kind
     mode: CommitMode
     time: Timestamp
-    cut: bytes
+    attempts_digest: bytes
     shape: JobShape
     watermarks: tuple[StageWatermarks, ...]
     shards: tuple[Shard, ...]
@@ -205,8 +199,8 @@ class Manifest:
     pins: tuple[Pin, ...]
     abandoned: tuple[Abandoned, ...]
     openings: tuple[Opening, ...] = ()
-    program: str = ""
-    standing: bytes = b""
+    job_graph: str = ""
+    snapshot: bytes = b""
     committed: int = 0
 
     def file_names(self) -> Iterator[str]:

@@ -50,7 +50,7 @@ from arcbeam.store.shards.shardfile import Block, ShardFileReader, in_blocks, lo
 _STATE = space.META + b"state"
 _STATE_FORM = struct.Struct("<IqB")
 """Format, micro-batch, `_CHANGING` or 0. The opening token of the driver that committed the micro-batch follows."""
-_FORMAT = 2
+_FORMAT = 1
 _CHANGING = 1
 """The entries are between two micro-batches: a process is changing them, or died while it did."""
 

@@ -21,7 +21,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark, ResidualSummary, StageWatermarks
 from arcbeam.streaming.driverstate import Progress
-from arcbeam.streaming.status.snapshot import Since, standing_after
+from arcbeam.streaming.status.snapshot import Since, snapshot_after
 
 
 def draft(
@@ -49,16 +49,16 @@ def draft(
     changes: dict[str, Any] = {}
     if stages:
         now = Since(command.micro_batch, command.time)
-        standing = standing_after(log.head, layout, stages, command.times, now, figures)
+        snapshot = snapshot_after(log.head, layout, stages, command.times, now, figures)
         changes = {
             "holds": _holds(layout, stages),
             "residuals": _residuals(layout, stages),
-            "standing": standing.encoded(),
+            "snapshot": snapshot.encoded(),
         }
     return log.draft(
         command.time,
         mode=command.mode,
-        cut=command.cut,
+        attempts_digest=command.attempts_digest,
         watermarks=_watermarks(layout, command.times),
         shards=_shards(log.head, command.reports),
         side_files=_side_files(log.head, command.reports, readers),

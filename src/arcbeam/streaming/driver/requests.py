@@ -348,7 +348,7 @@ class RequestDesk:
         text += f": {why}" if why else ""
         if self._blobs is None and not ended:
             return text, "it stored no state to resume from: submit it with a --checkpoint_dir"
-        return text, files.stopped_remedy(what, str(self._blobs), ended=ended, program=bool(head.program))
+        return text, files.stopped_remedy(what, str(self._blobs), ended=ended, job_graph=bool(head.job_graph))
 
     def _settle(self, ticket: Ticket, answer: Answer) -> None:
         ticket.answer = answer

@@ -23,7 +23,7 @@ from arcbeam.store.manifest.values import JobShape, Manifest, OutputWatermark, S
 from arcbeam.streaming.driverstate import Progress, progress_of, times_of
 from arcbeam.streaming.physicalplan import ports_of, side_number, side_ports, without_sides
 from arcbeam.streaming.restore.relabelling import Relabelling, has_random_labels, relabelling
-from arcbeam.streaming.status.snapshot import standing_of
+from arcbeam.streaming.status.snapshot import snapshot_of
 
 _SHOWN = 8
 """The maximum of differences between pipelines in an error."""
@@ -61,7 +61,7 @@ def without(head: Manifest, removed: Collection[str], publishers: Collection[str
         residuals=tuple(of for of in head.residuals if of.stage not in removed),
         committables=tuple(of for of in head.committables if of.stage in publishers),
         progress=progress.encoded() if removed else head.progress,
-        standing=standing_of(head).without(removed).encoded() if removed and head.standing else head.standing,
+        snapshot=snapshot_of(head).without(removed).encoded() if removed and head.snapshot else head.snapshot,
     )
 
 
@@ -79,14 +79,14 @@ def with_side_inputs(head: Manifest, shape: JobShape, blobs: DurableBlobs) -> Ma
     if not any(shard.files for shard in head.shards):
         return replace(head, shape=replace(head.shape, stages=()))
     wanted = {of.stage: of.shape for of in shape.stages}
-    standing = {of.name: of for of in standing_of(head).stages}
+    snapshot = {of.name: of for of in snapshot_of(head).stages}
     fitting: list[StageShape] = []
     removed: list[str] = []
     wrong: list[str] = []
     for of in head.shape.stages:
         base, sides = without_sides(of.shape)
-        stands, new = standing.get(of.stage), wanted.get(of.stage)
-        if of.shape and stands is not None and stands.kept is not None and new != of.shape:
+        stands, new = snapshot.get(of.stage), wanted.get(of.stage)
+        if of.shape and stands is not None and new != of.shape:
             new_base, new_sides = without_sides(new or "")
             parked = stands.kept.parked
             is_free = bool(sides) and _is_plain(base) and not stands.live and not parked
@@ -180,24 +180,24 @@ def with_outputs(plan: Plan, head: Manifest) -> Manifest:
 
 
 def refuse_another_pipeline(
-    head: Manifest, shape: JobShape, program: JobGraph | None, renamed: Mapping[str, str], blobs: DurableBlobs
+    head: Manifest, shape: JobShape, job_graph: JobGraph | None, renamed: Mapping[str, str], blobs: DurableBlobs
 ) -> None:
     """Refuse another pipeline for a job that has ended: it runs nothing, so the submission would succeed without a run.
 
     Args:
         head: the head of the job, with the names of the pipeline.
         shape: what the pipeline requires of the state.
-        program: the submitted job graph; None: it is unknown, and stages are compared.
+        job_graph: the submitted job graph; None: it is unknown, and stages are compared.
         renamed: the new names, by those of the job's job graph.
         blobs: the job's folder.
 
     Raises:
         IncompatibleStateError: the pipeline is another one.
     """
-    had = jobgraphs.readable(blobs, head.program)
-    if program is not None and had is not None and had.transforms:
-        same = _have_same_versions(had, program)
-        differing = list(changes(had.transforms, program.transforms, renamed, compares_code=same))
+    had = jobgraphs.readable(blobs, head.job_graph)
+    if job_graph is not None and had is not None and had.transforms:
+        same = _have_same_versions(had, job_graph)
+        differing = list(changes(had.transforms, job_graph.transforms, renamed, compares_code=same))
     else:
         before, now = ({of.stage for of in each.stages} for each in (head.shape, shape))
         differing = [f"stage '{name}' is {'missing' if name in before else 'new'}" for name in sorted(before ^ now)]
@@ -214,27 +214,27 @@ def refuse_another_pipeline(
     )
 
 
-def _have_same_versions(had: JobGraph, program: JobGraph) -> bool:
-    return all(had.versions.get(each) == program.versions.get(each) for each in _VERSIONS)
+def _have_same_versions(had: JobGraph, job_graph: JobGraph) -> bool:
+    return all(had.versions.get(each) == job_graph.versions.get(each) for each in _VERSIONS)
 
 
 def relabelled(
-    head: Manifest, program: JobGraph | None, renamed: Mapping[str, str], blobs: DurableBlobs
+    head: Manifest, job_graph: JobGraph | None, renamed: Mapping[str, str], blobs: DurableBlobs
 ) -> Relabelling:
     """Return which transforms of the pipeline are those of the job under labels with other random parts.
 
     Args:
         head: the manifest that the job resumes from.
-        program: the submitted job graph; None: it is unknown, and nothing is matched.
+        job_graph: the submitted job graph; None: it is unknown, and nothing is matched.
         renamed: the new names that the user gave, by those of the job's job graph.
         blobs: the job's folder.
     """
-    if program is None or not has_random_labels(program.transforms):
+    if job_graph is None or not has_random_labels(job_graph.transforms):
         return Relabelling()
-    had = jobgraphs.readable(blobs, head.program)
-    if had is None or not _have_same_versions(had, program):
+    had = jobgraphs.readable(blobs, head.job_graph)
+    if had is None or not _have_same_versions(had, job_graph):
         return Relabelling()  # without the same versions, it is unknown whether the code is the same
-    return relabelling(with_names(had.transforms, renamed), program.transforms)
+    return relabelling(with_names(had.transforms, renamed), job_graph.transforms)
 
 
 def refuse_other_shards(head: Manifest, shards: int | None, blobs: DurableBlobs) -> None:

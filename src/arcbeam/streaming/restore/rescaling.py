@@ -31,7 +31,7 @@ from arcbeam.store.manifest.values import ENDED, Manifest
 from arcbeam.store.shards.rewriting import LevelWriter, ShardRows
 from arcbeam.streaming.driverstate import progress_of
 from arcbeam.streaming.restore.sharing import Sharing, usable
-from arcbeam.streaming.status.snapshot import standing_of
+from arcbeam.streaming.status.snapshot import snapshot_of
 
 _SHARED: Final = 64 << 20
 """Several processes rescale a level with as many bytes."""
@@ -108,24 +108,24 @@ def rescaled(
                     rewriting.take(shard, rows)
             timers.update(rewriting.end())
             written += writer.written(blobs, opening.micro_batch, opening.epoch, merging)
-    return replace(opening, shards=tuple(written), standing=_standing(opening, shards, timers))
+    return replace(opening, shards=tuple(written), snapshot=_snapshot(opening, shards, timers))
 
 
-def _standing(opening: Manifest, shards: int, timers: Mapping[int, int]) -> bytes:
+def _snapshot(opening: Manifest, shards: int, timers: Mapping[int, int]) -> bytes:
     """Return the status of the stages for another number of shards: it names shards until the next micro-batch."""
-    if not opening.standing:
+    if not opening.snapshot:
         return b""
-    numbers, standing = progress_of(opening).numbers, standing_of(opening)
+    numbers, snapshot = progress_of(opening).numbers, snapshot_of(opening)
     return replace(
-        standing,
+        snapshot,
         stages=tuple(
             replace(
                 of,
                 shards=shards,
                 limits=tuple(replace(limit, shard=limit.shard % shards) for limit in of.limits),
-                kept=of.kept and of.kept + StateMetrics(event_timers=timers.get(numbers.get(of.name, 0), 0)),
+                kept=of.kept + StateMetrics(event_timers=timers.get(numbers.get(of.name, 0), 0)),
             )
-            for of in standing.stages
+            for of in snapshot.stages
         ),
     ).encoded()
 
@@ -150,7 +150,7 @@ def rescale_stopped(blobs: DurableBlobs, shards: int, now: Timestamp, *, force: 
     """
     had = 0
 
-    def following(newest: Manifest | UnreadableHead | None, program: str, epoch: int, token: str) -> Manifest:
+    def following(newest: Manifest | UnreadableHead | None, job_graph: str, epoch: int, token: str) -> Manifest:
         nonlocal had
         if newest is None:
             raise StoreError(f"there is no job in '{blobs}'", "give the folder of the job (its --checkpoint_dir)")

@@ -52,7 +52,7 @@ class RestoreOptions:
             pipeline.
         renamed: renamed stages: new names, by the job's names.
         shards: the number of shards from now; None: that of the state that is resumed.
-        program: the job graph that runs the job from now, stored in its folder; None: unchanged.
+        job_graph: the job graph that runs the job from now, stored in its folder; None: unchanged.
         files: the local files that the job graph names, by name.
         drop: drop state and committables for which the pipeline has no stage.
         discard: resume from a savepoint also if that discards committed micro-batches.
@@ -62,7 +62,7 @@ class RestoreOptions:
     force: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
     shards: int | None = None
-    program: JobGraph | None = None
+    job_graph: JobGraph | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     drop: bool = False
     discard: bool = False
@@ -141,7 +141,7 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
     def adapted(origin: Manifest) -> Manifest:
         nonlocal dropped, moved, idle, rescaled_from, labels
         # A user who discards state may have changed a label to that end.
-        labels = Relabelling() if how.drop else relabelled(origin, how.program, how.renamed, blobs)
+        labels = Relabelling() if how.drop else relabelled(origin, how.job_graph, how.renamed, blobs)
         names = {**labels.renamed(stages_of(origin)), **how.renamed}
         refuse_renamed_writers(origin, names, blobs)
         mapped = renamed(origin, names, publishers)
@@ -149,7 +149,7 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
         continues = origin.mode not in ENDED or how.force
         if not continues:
             transforms = {**labels.transforms, **how.renamed}
-            refuse_another_pipeline(mapped, shape, how.program, transforms, blobs)
+            refuse_another_pipeline(mapped, shape, how.job_graph, transforms, blobs)
             refuse_other_shards(mapped, how.shards, blobs)
         mapped = with_side_inputs(mapped, shape, blobs)
         removed, lost = left(mapped, shape, publishers)
@@ -179,7 +179,7 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
             return opening if rescaled_from is None else rescaled(blobs, opening, rescaled_from, scratch)
 
     def kept(epoch: int, before: str) -> str:
-        return "" if how.program is None else jobgraphs.keep(blobs, how.program, how.files, epoch, before)
+        return "" if how.job_graph is None else jobgraphs.keep(blobs, how.job_graph, how.files, epoch, before)
 
     newest = read_newest(blobs) if how.savepoint else None
 
@@ -200,7 +200,7 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
         force=how.force,
         discard=how.discard,
         finish=True,
-        program=kept,
+        job_graph=kept,
         adapt=adapted,
         fill=filled,
     )

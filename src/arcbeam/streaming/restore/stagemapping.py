@@ -12,7 +12,7 @@ from dataclasses import replace
 from arcbeam.store.blobs.errors import IncompatibleStateError
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.driverstate import Progress, progress_of
-from arcbeam.streaming.status.snapshot import standing_of
+from arcbeam.streaming.status.snapshot import snapshot_of
 
 
 def _observers(progress: Progress) -> set[str]:
@@ -95,5 +95,5 @@ def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str
         residuals=tuple(replace(of, stage=name(of.stage)) for of in head.residuals),
         committables=tuple(replace(of, stage=name(of.stage)) for of in head.committables),
         progress=progress.encoded() if head.progress else head.progress,
-        standing=standing_of(head).renamed(todo).encoded() if todo and head.standing else head.standing,
+        snapshot=snapshot_of(head).renamed(todo).encoded() if todo and head.snapshot else head.snapshot,
     )

@@ -22,7 +22,7 @@ from arcbeam.streaming.status.status import as_record, at_moment, status_of, wit
 
 def record_of(blobs: DurableBlobs) -> dict[str, Any]:
     """Return the record, with `folder`, `ended`: how its driver failed or was cancelled (None if it did not), and
-    `program`: whether the folder has a job graph.
+    `job_graph`: whether the folder has a job graph.
 
     Raises:
         StoreError: there is no job, or it is unreadable.
@@ -44,5 +44,5 @@ def record_of(blobs: DurableBlobs) -> dict[str, Any]:
         **record,
         "folder": str(blobs),
         "ended": asdict(note) if note else None,
-        "program": bool(newest.program),
+        "job_graph": bool(newest.job_graph),
     }

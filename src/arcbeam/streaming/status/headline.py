@@ -20,7 +20,7 @@ from arcbeam.streaming.status.words import (
     Record,
     ago,
     driver_line,
-    has_program,
+    has_job_graph,
     is_over,
     overdue_line,
     resume_line,
@@ -161,7 +161,7 @@ def _error_line(record: Record) -> str:
 def _after_error(record: Record) -> str:
     """Return what to do about a failure. To resume the job alone would repeat the error."""
     first = "correct the cause of the error; "
-    if not has_program(record) or not record.get("folder"):
+    if not has_job_graph(record) or not record.get("folder"):
         return f"{first}then {resume_line(record)}"
     return f"{first}run the corrected script with its --checkpoint_dir; if it needs no change, {resume_line(record)}"
 

@@ -72,13 +72,13 @@ class Reasons:
     """The causes that hold a job's watermarks; what holds several of them is one cause.
 
     Args:
-        standing: the snapshot of the stages.
+        snapshot: the snapshot of the stages.
         marks: the watermarks of the same manifest.
         now: the recorded time of the micro-batch.
     """
 
-    def __init__(self, standing: Snapshot, marks: Watermarks, now: Timestamp) -> None:
-        self._stages = {of.name: of for of in standing.stages}
+    def __init__(self, snapshot: Snapshot, marks: Watermarks, now: Timestamp) -> None:
+        self._stages = {of.name: of for of in snapshot.stages}
         self._marks, self._times, self._now = marks, marks.times(), now
         self._nearest: Nearest = {}
         self._causes: dict[tuple[str, int | None, str, str, str | None], tuple[Cause, list[str]]] = {}

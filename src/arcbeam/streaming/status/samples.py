@@ -10,12 +10,12 @@ removed as soon as they are read, and by the driver after some minutes. Must not
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from arcbeam.errors import JobFailedError
+from arcbeam.model import documents
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
@@ -48,7 +48,7 @@ def leave_samples(blobs: DurableBlobs, request: str, level: int, task: int, reco
     Raises:
         StoreError: it cannot be written.
     """
-    blobs.put(samples_name(request, level, task), json.dumps({"version": VERSION, **record}).encode())
+    blobs.put(samples_name(request, level, task), documents.encode(VERSION, record))
 
 
 def are_there(blobs: DurableBlobs, request: str) -> bool:
@@ -112,10 +112,10 @@ def sampled(blobs: DurableBlobs, stage: str, seconds: float = SECONDS) -> list[d
 
 
 def _read(blobs: DurableBlobs, request: str) -> list[Record]:
-    found = []
+    found: list[Record] = []
     for info in list(blobs.list(f"{SAMPLES}/{request}")):
         with contextlib.suppress(MissingFileError):
-            found.append(json.loads(blobs.get(info.name)))
+            found.append(documents.decode(blobs.get(info.name), VERSION, "a file of samples"))
     return found
 
 

@@ -6,7 +6,6 @@ an entry for each stage, not for each shard or key. Must not know how it is show
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -19,10 +18,14 @@ from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics, together
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
-from arcbeam.model.observers import CONFIRMED_BY, Observer, Policy, Ways
+from arcbeam.model import documents
+from arcbeam.model.observers import Observer, Policy, Ways
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.store.manifest.values import Kind, Manifest
 from arcbeam.streaming.status.recentcounts import Mark, mark_of, remembered
+
+VERSION: Final = 1
+"""Of the format of `Snapshot`."""
 
 
 class Sort(StrEnum):
@@ -83,7 +86,7 @@ class StageSnapshot:
         next_due: when its first timer or restriction is due by the clock.
         leftover: the number of shards whose budget ended before their work.
         awaited: what blocked elements wait for.
-        kept: the size of its state; None if unknown, because an earlier version did not count it.
+        kept: the size of its state.
         observed: the paths to those of its outputs that have observers upstream.
         recent: its counters at the last of `Snapshot.recent`, at all of them if it is old enough.
     """
@@ -102,7 +105,7 @@ class StageSnapshot:
     next_due: Timestamp | None = None
     leftover: int = 0
     awaited: tuple[Awaited, ...] = ()
-    kept: StateMetrics | None = NO_STATE
+    kept: StateMetrics = NO_STATE
     observed: Mapping[str, Ways] = field(default_factory=dict)
     recent: tuple[Mark, ...] = ()
 
@@ -135,7 +138,7 @@ class Snapshot:
             "recent": self.recent,
             "stages": stages,
         }
-        return json.dumps(record, separators=(",", ":")).encode()
+        return documents.encode(VERSION, record)
 
     def renamed(self, names: Mapping[str, str]) -> Snapshot:
         """Return the snapshot with some stages renamed."""
@@ -190,16 +193,16 @@ class Snapshot:
         return marks
 
 
-def standing_of(manifest: Manifest) -> Snapshot:
-    """Return a manifest's snapshot; empty for a job's first one, or one of an earlier version."""
-    if not manifest.standing:
+def snapshot_of(manifest: Manifest) -> Snapshot:
+    """Return a manifest's snapshot; empty for a job's first one."""
+    if not manifest.snapshot:
         return Snapshot()
-    record = json.loads(manifest.standing)
-    stages, recent = tuple(map(_stage, record["stages"])), tuple(map(Timestamp, record.get("recent", ())))
+    record = documents.decode(manifest.snapshot, VERSION, "the snapshot of a job's stages")
+    stages, recent = tuple(map(_stage, record["stages"])), tuple(map(Timestamp, record["recent"]))
     return Snapshot(stages, record["time"], record["before"], record["figures"], recent)
 
 
-def standing_after(
+def snapshot_after(
     head: Manifest,
     layout: Layout,
     reports: Mapping[str, Sequence[StageReport]],
@@ -217,13 +220,12 @@ def standing_after(
         now: the micro-batch, and its recorded time.
         figures: measurements of it.
     """
-    earlier = standing_of(head)
+    earlier = snapshot_of(head)
     had = {of.name: of for of in earlier.stages}
     scripted = bool(figures.get("scripted"))
     committed = max(now.time, Timestamp(figures.get("committed", now.time)))
     advanced = now if scripted else replace(now, time=committed)
     commits, is_marked = _marks(head, earlier, committed, scripted=scripted)
-    uncounted = not head.standing and any(shard.files for shard in head.shards)
     before = {of.stage: of for of in head.watermarks}
     stages = []
     for placed in layout.stages:
@@ -238,7 +240,7 @@ def standing_after(
             for port in placed.ports
         }
         micro_batch = _sum(report.counts for report in of)
-        kept = known.kept if known else None if uncounted else NO_STATE
+        kept = known.kept if known else NO_STATE
         total = _sum((known.total, micro_batch)) if known else micro_batch
         stages.append(
             StageSnapshot(
@@ -256,7 +258,7 @@ def standing_after(
                 min((report.next_due for report in of if report.next_due is not None), default=None),
                 sum(report.leftover for report in of),
                 tuple(sorted({awaited for report in of for awaited in report.awaited})),
-                None if kept is None else together((kept, *(report.kept for report in of))),
+                together((kept, *(report.kept for report in of))),
                 placed.flow.observed,
                 _marked(head, known, total if is_marked else None, len(commits)),
             )
@@ -365,10 +367,10 @@ def _record(of: StageSnapshot) -> dict[str, Any]:
             [each.shard, each.sort, each.output, _what(each.what), each.waits_for and _port(each.waits_for), each.quiet]
             for each in of.limits
         ],
-        "step": _counts(of.micro_batch),
+        "micro_batch": _counts(of.micro_batch),
         "total": _counts(of.total),
         "awaited": [[_port(each.port), each.until] for each in of.awaited],
-        "kept": None if of.kept is None else _kept(of.kept),
+        "kept": _kept(of.kept),
         "observed": {output: _ways(ways) for output, ways in of.observed.items()},
         "recent": of.recent,
     }
@@ -408,15 +410,14 @@ def _observer(
     delay: Duration,
     policy: str,
     upstream: list[Any],
-    idle_after: Duration | None = None,
-    quantile: float | None = None,
-    max_jump: Duration | None = None,
-    confirmed_by: int = CONFIRMED_BY,
-    max_skew: Duration | None = None,
-    shared: str | None = None,
-    part: str = "",
+    idle_after: Duration | None,
+    quantile: float | None,
+    max_jump: Duration | None,
+    confirmed_by: int,
+    max_skew: Duration | None,
+    shared: str | None,
+    part: str,
 ) -> Observer:
-    """Return an observer; earlier versions stored fewer fields."""
     together = None if shared is None else Policy(shared)
     known = idle_after, quantile, max_jump, confirmed_by, max_skew, together, part
     return Observer(name, delay, Policy(policy), _ways_of(upstream), *known)
@@ -432,9 +433,7 @@ def _counts(counts: Counts) -> dict[str, int]:
 
 def _what(what: Hold) -> list[Any]:
     release = what.release and [what.release.at, what.release.by_clock]
-    plain = [what.time, what.name, int(what.kind), what.output, what.key, release, what.about, what.size]
-    # Earlier versions can read those without a reason.
-    return [*plain, what.reason] if what.reason else plain
+    return [what.time, what.name, what.kind.name, what.output, what.key, release, what.about, what.size, what.reason]
 
 
 def _stage(record: dict[str, Any]) -> StageSnapshot:
@@ -447,32 +446,30 @@ def _stage(record: dict[str, Any]) -> StageSnapshot:
             Limit(shard, Sort(sort), output, _what_of(*what), Port(*port) if port else None, quiet)
             for shard, sort, output, what, port, quiet in record["limits"]
         ),
-        micro_batch=_counts_of(record["step"]),
+        micro_batch=_counts_of(record["micro_batch"]),
         total=_counts_of(record["total"]),
         awaited=tuple(Awaited(Port(*port), Timestamp(until)) for port, until in record["awaited"]),
-        kept=None if (kept := record.get("kept")) is None else StateMetrics(**kept),
+        kept=StateMetrics(**record["kept"]),
         observed={output: _ways_of(ways) for output, ways in record["observed"].items()},
-        recent=tuple(Mark(*mark) for mark in record.get("recent", ())),
+        recent=tuple(Mark(*mark) for mark in record["recent"]),
     )
 
 
 def _counts_of(record: Mapping[str, int]) -> Counts:
-    """Return the counters that this version knows."""
-    return Counts(**{name: record.get(name, 0) for name in _NAMES})
+    return Counts(**record)
 
 
 def _what_of(
     time: int,
     name: str,
-    kind: int,
+    kind: str,
     output: str,
     key: str | None,
     release: list[Any] | None,
     about: str,
-    size: float | None = None,
-    reason: str = "",
+    size: float | None,
+    reason: str,
 ) -> Hold:
-    """Return a hold; earlier versions stored no size and no reason."""
     at = Release(Timestamp(release[0]), release[1]) if release else None
-    hold = Hold(Timestamp(time), HolderKind(kind), name, output, key, release=at, about=about, size=size)
+    hold = Hold(Timestamp(time), HolderKind[kind], name, output, key, release=at, about=about, size=size)
     return replace(hold, reason=reason)

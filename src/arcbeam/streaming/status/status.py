@@ -24,7 +24,7 @@ from arcbeam.streaming.status import moment
 from arcbeam.streaming.status.plain import plain
 from arcbeam.streaming.status.reasons import Cause, Reasons
 from arcbeam.streaming.status.recentcounts import gained
-from arcbeam.streaming.status.snapshot import Since, standing_of
+from arcbeam.streaming.status.snapshot import Since, snapshot_of
 from arcbeam.streaming.status.words import backlog_shown
 
 _SHOWN: Final = 4
@@ -268,18 +268,18 @@ def in_words(figures: Mapping[str, Any]) -> str:
 
 def status_of(manifest: Manifest, name: str = "") -> Status:
     """Return the status of a job at a manifest; `name` is the job's."""
-    standing = standing_of(manifest)
+    snapshot = snapshot_of(manifest)
     levels = {of.stage: of.level for of in manifest.shape.stages}
     there = {of.stage for of in manifest.watermarks}
     # A pipeline that has just resumed the job may have fewer stages than the previous one.
-    standing = replace(standing, stages=tuple(of for of in standing.stages if of.name in there))
-    kept = {of.name: of for of in standing.stages}
+    snapshot = replace(snapshot, stages=tuple(of for of in snapshot.stages if of.name in there))
+    kept = {of.name: of for of in snapshot.stages}
     times = times_of(manifest)
-    marks = standing.marks(times)
-    reasons = Reasons(standing, marks, manifest.time)
+    marks = snapshot.marks(times)
+    reasons = Reasons(snapshot, marks, manifest.time)
     # SUBTLE: a commit without a micro-batch shows the figures of the micro-batch before it, and is later.
-    elapsed = None if standing.before is None else Duration(standing.time - standing.before)
-    figures = standing.figures
+    elapsed = None if snapshot.before is None else Duration(snapshot.time - snapshot.before)
+    figures = snapshot.figures
     scripted = bool(figures.get("scripted"))
     committed = moment.committed_at(manifest.time, _timestamp(figures.get("committed")), scripted=scripted)
     left: Mapping[str, Mapping[str, Any]] = figures.get("outputs", {})
@@ -314,8 +314,8 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
                 why="" if manifest.mode in ENDED else reasons.add(stage),
                 micro_batch=plain(stage.micro_batch),
                 total=plain(stage.total),
-                recent=gained(stage.total, stage.recent, len(standing.recent))._asdict(),
-                kept=None if stage.kept is None else {"keys": stage.kept.keys, **plain(stage.kept)},
+                recent=gained(stage.total, stage.recent, len(snapshot.recent))._asdict(),
+                kept={"keys": stage.kept.keys, **plain(stage.kept)},
                 bytes_in=sum(left.get(port.stage, {}).get(port.output, (0, 0))[1] for port in stage.reads),
                 restrictions=stage.live,
                 backlog=stage.size,
@@ -332,7 +332,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
     if manifest.mode is CommitMode.DRAINING:
         # It fires all timers and ends all restrictions: what would release them otherwise need not happen.
         causes = tuple(replace(cause, frees="the drain has finished what is left") for cause in causes)
-    window = Duration(committed - standing.recent[0]) if standing.recent else None
+    window = Duration(committed - snapshot.recent[0]) if snapshot.recent else None
     found = Status(
         manifest.micro_batch,
         str(manifest.mode),
@@ -341,8 +341,8 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
         None,
         elapsed,
         None,
-        sum(of.live for of in standing.stages),
-        sum(of.size for of in standing.stages),
+        sum(of.live for of in snapshot.stages),
+        sum(of.size for of in snapshot.stages),
         {name: figures[name] for name in PARTS if name in figures},
         tuple(stages),
         causes,

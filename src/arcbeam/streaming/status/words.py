@@ -64,16 +64,16 @@ def state_of(record: Record) -> str:
     return f"{record['mode']}, perhaps" if unsure else str(record["mode"])
 
 
-def has_program(record: Record) -> bool:
+def has_job_graph(record: Record) -> bool:
     """Return whether a job graph is stored with a job. Only the status in a folder says that there is none."""
-    return record.get("program") is not False
+    return record.get("job_graph") is not False
 
 
 def resume_line(record: Record) -> str:
     """Return how to resume a job, as the end of a sentence."""
     # A job without a folder cannot be resumed by a command.
     folder = str(record.get("folder") or "")
-    return f"resume the job: {resume_command(folder, has_program(record) and bool(folder))}"
+    return f"resume the job: {resume_command(folder, has_job_graph(record) and bool(folder))}"
 
 
 def driver_line(record: Record) -> str:

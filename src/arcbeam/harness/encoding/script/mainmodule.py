@@ -12,7 +12,7 @@ import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from arcbeam.harness.encoding.registered import LoadedTypes, Pickled, Registered
+from arcbeam.harness.encoding.registered import LoadedTypes, Registered
 from arcbeam.harness.encoding.script import space
 from arcbeam.harness.encoding.script.names import MainNames, names_of_script
 
@@ -26,14 +26,12 @@ class MainModule:
 
     Attributes:
         names: the names with their values.
-        classes: pairs of a name and a pickled class, in jobs that an older version has stored.
         registered: the SDK's type registries, for this and other modules.
         token: identifies the submission. Jobs share no objects, because user code may change them.
         is_known: whether the submitter sent its script; the SDK's own submitters to a job server do not.
     """
 
     names: MainNames = field(default_factory=MainNames)
-    classes: Pickled = ()
     registered: Registered = field(default_factory=Registered)
     token: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False, repr=False)
     is_known: bool = True
@@ -64,7 +62,6 @@ class MainModule:
         job.space.enter()
         objects.install()
         if known is None:
-            job.space.add_classes(self.classes)
             job.types = self.registered.loaded()
         job.types.install()
         return known is None

@@ -12,7 +12,7 @@ import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from arcbeam.harness.encoding.script.names import GLOBALS, MAIN, SCRIPT_MODULES, MainNames
@@ -102,14 +102,6 @@ class Space:
         if "dill._dill" in sys.modules:
             dill: Any = sys.modules["dill._dill"]
             dill._main_module = self.module
-
-    def add_classes(self, classes: Iterable[tuple[str, bytes]]) -> None:
-        """Put classes into the module, in the form of older versions."""
-        from apache_beam.internal import cloudpickle_pickler
-
-        for name, data in classes:
-            self.globals[name] = found = cloudpickle_pickler.loads(data)
-            _name_nested(found)
 
     def look_up(self, name: str) -> Any:
         """Return a value of the script that is not in the module yet: Python calls this.
