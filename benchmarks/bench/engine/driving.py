@@ -24,6 +24,7 @@ from arcbeam.model.files import FileKind, Owned, Shard, ShardFile, TaskFiles
 from arcbeam.model.rows import BundleReport, Passed
 from arcbeam.model.timestamps import Duration, Timestamp, shifted
 from arcbeam.spark.streaming.leveltask import Given, LevelReport
+from arcbeam.spark.tasks.jobproperties import encoded
 from arcbeam.store.blobs.durable import BlobInfo, DurableBlobs
 from arcbeam.store.blobs.objects import ObjectBlobs
 from arcbeam.store.log.commitlog import CommitLog
@@ -366,7 +367,7 @@ class DrivenJob:
     def run(self, order: TaskAssignment) -> None:
         began = self._clock()
         given = [
-            Given(order.of_level(level, {placed.name for placed in self._layout.at(level)}, ())).encoded()
+            encoded(Given(order.of_level(level, {placed.name for placed in self._layout.at(level)}, ())))
             for level in range(order.plan.first, self._size.levels)
         ]
         self._plan, self._assignment = sum(map(len, given)), order
