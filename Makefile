@@ -73,9 +73,9 @@ lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/features.py --check
 	$(BIN)/python tools/reference.py --check
-	$(BIN)/python tools/packages.py --check
+	$(BIN)/python -m tools.generators.packages --check
 	$(BIN)/python -m tools.mutation.equivalents --check
-	$(BIN)/python tools/formats.py --check
+	$(BIN)/python -m tools.generators.formats --check
 	$(BIN)/python tools/time_pictures.py --check
 
 format: $(VENV)/.dev ## Format the sources.
@@ -85,7 +85,7 @@ format: $(VENV)/.dev ## Format the sources.
 docs: $(VENV)/.dev ## Generate the pages of features, options, commands, the Python API, packages and mutants, and the pictures.
 	$(BIN)/python tools/features.py
 	$(BIN)/python tools/reference.py
-	$(BIN)/python tools/packages.py
+	$(BIN)/python -m tools.generators.packages
 	$(BIN)/python -m tools.mutation.equivalents
 	$(BIN)/python tools/time_pictures.py
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from arcbeam.monitoring.prometheus import FAMILIES, name_of
 from arcbeam.options import OPTIMIZATIONS, ArcbeamOptions
 from tools import generated
-from tools.apipage import api_page
+from tools.generators.apipage import api_page
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS_PAGE = ROOT / "docs" / "reference" / "options.md"

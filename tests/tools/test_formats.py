@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tools import formats
-from tools.formats import FORMATS, Format, changed
+from tools.generators import formats
+from tools.generators.formats import FORMATS, Format, changed
 
 pytestmark = pytest.mark.contract("STORE-05")
 

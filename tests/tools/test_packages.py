@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.packages import main, packages_page
+from tools.generators.packages import main, packages_page
 
 
 def test_module_is_shown_with_what_it_owns(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from arcbeam import documents
 from arcbeam.engine.coordinator import AT_BEGINNING, JobStarted, ScriptPlace
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.watermarks.clocks import Port
@@ -16,7 +17,6 @@ from arcbeam.engine.watermarks.observed import Seen
 from arcbeam.engine.watermarks.outlierfilter import Doubted
 from arcbeam.engine.watermarks.sketches import Recent
 from arcbeam.engine.watermarks.stages import Times
-from arcbeam.model import documents
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.manifest.values import ENDED, Manifest

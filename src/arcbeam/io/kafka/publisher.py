@@ -22,12 +22,12 @@ from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
+from arcbeam import documents
 from arcbeam.errors import PublishRefusedError
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain, decoded, unframed
 from arcbeam.io.kafka.producing import FencedError, InDoubtError, LibrdkafkaShard, Register
 from arcbeam.io.publishing import Publisher
-from arcbeam.model import documents
 
 _LOG = logging.getLogger("arcbeam.kafka")
 

@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from arcbeam import documents
 from arcbeam.io.parts import successes
 from arcbeam.io.parts.naming import STAGING, check_name
 from arcbeam.io.parts.staging import Staged, Staging, origin_of
 from arcbeam.io.parts.work import VERSION, Names, PartFile, Plain, Work, check_owner, mark_of
 from arcbeam.io.publishing import Publisher
-from arcbeam.model import documents
 
 _FOLDER: Final = f"{STAGING}/files"
 

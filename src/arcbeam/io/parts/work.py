@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from arcbeam import documents
 from arcbeam.io.parts.formats import Format, Open
 from arcbeam.io.parts.naming import STAGING, Span, Template
 from arcbeam.io.parts.packs import Pack, Roll
 from arcbeam.io.parts.places import opened
 from arcbeam.io.parts.staging import Staged, Staging, Writing
-from arcbeam.model import documents
 from arcbeam.model.attempts import Attempt
 
 Names = tuple[str, str]

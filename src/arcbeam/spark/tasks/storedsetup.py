@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from arcbeam import documents
 from arcbeam.harness.encoding.registered import Pickled, Registered
 from arcbeam.harness.encoding.script.mainmodule import MainModule
 from arcbeam.harness.encoding.script.names import MainName, MainNames
-from arcbeam.model import documents
 from arcbeam.spark.tasks.shipping import WorkerSetup
 
 VERSION: Final = 1

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
-from arcbeam.model import documents
+from arcbeam import documents
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, IndeterminateError, MissingFileError, NewerFormatError

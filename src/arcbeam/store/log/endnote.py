@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, field, replace
 
-from arcbeam.model import documents
+from arcbeam import documents
 from arcbeam.model.commits import CommitMode
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from arcbeam import documents
 from arcbeam.console.commandlines import command_line
 from arcbeam.errors import JobFailedError, RequestRefusedError
-from arcbeam.model import documents
 from arcbeam.model.commits import CommitMode, deletion, renaming
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs

@@ -12,13 +12,13 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
 
+from arcbeam import documents
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.reports import Awaited, Counts, StageReport
 from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics, together
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
-from arcbeam.model import documents
 from arcbeam.model.observers import Observer, Policy, Ways
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.store.manifest.values import Kind, Manifest

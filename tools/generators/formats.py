@@ -1,7 +1,7 @@
 """All formats that arcbeam stores: a table for the docs, and a description of each that guards it against changes.
 
-    python tools/formats.py            writes missing descriptions, and the table in docs/developers/store.md
-    python tools/formats.py --check    fails if the table or a description is out of date
+    python -m tools.generators.formats            writes missing descriptions, and the table in docs/developers/store.md
+    python -m tools.generators.formats --check    fails if the table or a description is out of date
 
 `tests/store/formats/NAME-VERSION.txt` describes a version of a format: names and types of its fields, and names and
 values of its enums. It is never written again. If the code describes another format under the same version, the check
@@ -43,10 +43,11 @@ from arcbeam.store.shards import cache, shardfile
 from arcbeam.streaming import driverstate
 from arcbeam.streaming.status import samples, snapshot
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DESCRIPTIONS = ROOT / "tests" / "store" / "formats"
 PAGE = ROOT / "docs" / "developers" / "store.md"
-BEGIN, END = "<!-- formats: python tools/formats.py -->\n", "<!-- end of formats -->\n"
+_COMMAND = "python -m tools.generators.formats"
+BEGIN, END = "<!-- formats: python -m tools.generators.formats -->\n", "<!-- end of formats -->\n"
 
 
 class Format(NamedTuple):
@@ -118,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
     made = before + BEGIN + table() + END + rest.partition(END)[2]
     if "--check" in arguments:
         if page != made:
-            wrong.append("the table of formats in docs/developers/store.md is out of date: run python tools/formats.py")
+            wrong.append(f"the table of formats in docs/developers/store.md is out of date: run {_COMMAND}")
     else:
         PAGE.write_text(made, encoding="utf-8")
         DESCRIPTIONS.mkdir(exist_ok=True)
@@ -138,7 +139,7 @@ def changed() -> Iterator[str]:
     for of in FORMATS:
         known = of.file.read_text(encoding="utf-8") if of.file.exists() else None
         if known is None:
-            yield f"format '{of.name}' has version {of.version} without a description: run python tools/formats.py"
+            yield f"format '{of.name}' has version {of.version} without a description: run {_COMMAND}"
         elif known != description(of):
             difference = difflib.unified_diff(known.splitlines(), description(of).splitlines(), lineterm="", n=0)
             lines = [line for line in difference if line[:3] not in ("---", "+++") and line[:2] != "@@"]

@@ -1,0 +1,1 @@
+"""Generators of documents that are compared with the source."""
