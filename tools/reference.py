@@ -236,7 +236,7 @@ _FIGURES = (
         "input rate",
         "elements per second",
         "On the page: the rate of the job, plus the growth of its backlog per second in the last minute. It is "
-        "exact if the backlog counts elements.",
+        "exact if the backlog counts elements, and unknown if the backlog falls faster than elements are read.",
     ),
     (
         "catches up in",

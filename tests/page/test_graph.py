@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from arcbeam.page.app import app_of
-from arcbeam.page.graph import graph_of
+from arcbeam.page.graph import busy_shares, graph_of
 from arcbeam.page.sources import FolderSource, Listed
 from arcbeam.page.stagepage import stage_of
 from arcbeam.page.views import gap
@@ -40,6 +40,29 @@ def test_graph_shows_figures_of_stages_and_edges() -> None:
     assert texts(svg)["s0-more"] == "backlog 9.88T · state 271 kB · 1.23M late"
     assert re.fullmatch(r"[\d,]+/s · .* \S+", found["c0-live"])
     assert 'class="live warning" id="g-s0-live"' in svg
+
+
+def test_stages_are_coloured_by_their_share_of_the_time() -> None:
+    record = samples.record(4, samples.now())
+    names = [stage["stage"] for stage in record["stages"]]
+    for stage, level in zip(record["stages"], (0, 1, 1, 2), strict=True):
+        stage["level"] = level
+    seconds = ([0.1, 0.2, 0.3], [0.1, 0.1, 0.5], [0.1, 0.1, 0.6])
+    tasks = {"stages": {name: {"seconds": of} for name, of in zip(names, seconds, strict=False)}}
+    # The two stages of a level ran in the same tasks; the fourth stage did not run.
+    assert busy_shares(record, tasks) == pytest.approx(dict(zip(names, (1 / 3, 2 / 3, 2 / 3), strict=False)))
+    svg, figures = graph_of(samples.plan_of(4), {}).shown(record, tasks)
+    assert [texts(svg)[f"s{at}-more"].startswith(f"busy {share}%") for at, share in enumerate((33, 67, 67))] == [
+        True
+    ] * 3
+    assert [re.findall(r"busy-\d", figures[f"g-s{at}-more"]) for at in range(4)] == [
+        ["busy-1"],
+        ["busy-3"],
+        ["busy-3"],
+        [],
+    ]
+    assert busy_shares(record, None) == busy_shares(record, {"stages": {}}) == {}
+    assert all(len(text) <= 42 for text in texts(svg).values())
 
 
 def test_source_shows_what_it_emits_and_how_far_its_output_is() -> None:

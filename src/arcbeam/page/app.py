@@ -140,7 +140,7 @@ class Pages:
 
         graph, figures = shown.values.get("graph"), {}
         if graph is not None:
-            graph, figures = graph.shown(shown.values["record"])
+            graph, figures = graph.shown(shown.values["record"], shown.values["tasks"])
         template = self._templates.get_template(shown.template)
         values = {**shown.values, "graph": None if graph is None else Markup(graph)}  # it is escaped
         query = f"?{request.url.query}" if request.url.query else ""
@@ -227,6 +227,7 @@ class Pages:
             "why": error_of(record),
             "quiet": bool(views.without_driver(record)),
             "graph": graph,
+            "tasks": self._source.tasks(found.id),
             "ids": {} if graph is None else graph.stages,
             "newest": charts.newest_of(history, span),
             "failures": errors_of(history),

@@ -16,6 +16,8 @@ from arcbeam.streaming.status.words import Record, backlog_shown, bytes_shown
 
 PREFIX: Final = "g-"
 """Of the ids of all elements of a graph."""
+_SHADES: Final = 4
+"""The number of colours for the share of a stage."""
 _FITS: Final = 42
 """Characters of a line of figures in a stage's box, which are bold."""
 
@@ -36,9 +38,14 @@ class Graph:
     outputs: Mapping[str, tuple[tuple[str, str], ...]]
     transforms: Mapping[str, str]
 
-    def shown(self, record: Record) -> tuple[str, dict[str, str]]:
-        """Return the picture with the figures of a status, and the elements that show these, by their ids."""
-        return self.picture.filled(dict(self._figures(record)))
+    def shown(self, record: Record, tasks: Record | None = None) -> tuple[str, dict[str, str]]:
+        """Return the picture with the figures of a status, and the elements that show these, by their ids.
+
+        Args:
+            record: the status.
+            tasks: figures of tasks, as `arcbeam.streaming.status.taskfigures.task_record`; None: unknown.
+        """
+        return self.picture.filled(dict(self._figures(record, busy_shares(record, tasks))))
 
     def failing(self, record: Record) -> str:
         """Return the stage in which a job has failed, or its next micro-batch fails; "" if none does, or unknown."""
@@ -49,7 +56,7 @@ class Graph:
         """Return the id of the element with a stage's figures; "" if the stage is not in the picture."""
         return f"{PREFIX}{self.stages[stage]}-live" if stage in self.stages else ""
 
-    def _figures(self, record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
+    def _figures(self, record: Record, busy: Mapping[str, float]) -> Iterator[tuple[str, tuple[str, str]]]:
         known = {stage["stage"]: stage for stage in record["stages"]}
         fails = self.failing(record)
         blocking, runs = _blocking(record), not without_driver(record)
@@ -63,7 +70,8 @@ class Graph:
                 ]
                 style = "error" if name == fails else "warning" if name in blocking else ""
                 yield f"{id}-live", (" · ".join(filter(None, words)), style)
-                yield f"{id}-more", (_more(stage), "")
+                share = busy.get(name)
+                yield f"{id}-more", (_more(stage, share), "" if share is None else f"busy-{round(share * _SHADES)}")
         for id, producers in self.outputs.items():
             writers = [(known[stage], output) for stage, output in producers if stage in known]
             if writers:
@@ -80,13 +88,29 @@ def _rate(rate: float | None) -> str:
     return "" if rate is None else f"{rate:,.3g}/s" if rate < 1000 else f"{rate:,.0f}/s"
 
 
-def _more(stage: Mapping[str, Any]) -> str:
+def busy_shares(record: Record, tasks: Record | None) -> dict[str, float]:
+    """Return the share of each stage in the time of a micro-batch: that of its level's slowest task.
+
+    A task runs all stages of its level, which therefore have the same share.
+    """
+    of = (tasks or {}).get("stages", {})
+    levels = {stage["stage"]: stage["level"] for stage in record["stages"] if stage["stage"] in of}
+    slowest: dict[int, float] = {}
+    for name, level in levels.items():
+        slowest[level] = max(slowest.get(level, 0.0), of[name]["seconds"][-1])
+    total = sum(slowest.values())
+    return {name: slowest[level] / total for name, level in levels.items()} if total else {}
+
+
+def _more(stage: Mapping[str, Any], busy: float | None) -> str:
     """Return a line of figures that fits into the stage's box: if they are too long, with three digits of each."""
-    line = " · ".join(_figures_in_words(stage, backlog_shown))
-    return line if len(line) <= _FITS else " · ".join(_figures_in_words(stage, _brief))
+    line = " · ".join(_figures_in_words(stage, busy, backlog_shown))
+    return line if len(line) <= _FITS else " · ".join(_figures_in_words(stage, busy, _brief))
 
 
-def _figures_in_words(stage: Mapping[str, Any], number: Callable[[float], str]) -> Iterator[str]:
+def _figures_in_words(stage: Mapping[str, Any], busy: float | None, number: Callable[[float], str]) -> Iterator[str]:
+    if busy is not None:
+        yield f"busy {busy:.0%}"
     if stage.get("restrictions"):
         yield f"backlog {number(stage['backlog'])}"
     if stage.get("state_bytes"):

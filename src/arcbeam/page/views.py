@@ -288,6 +288,8 @@ def _input_rate(record: Record, growth: float | None) -> Cell:
     rate = record.get("rate")
     if rate is None or growth is None:
         return Cell("–", "unknown: it is known some seconds after the driver has started")
+    if rate + growth < -_STEADY * rate:
+        return Cell("–", "unknown: the backlog falls faster than elements are read, so it does not count elements")
     return rate_cell(max(0.0, rate + growth))._replace(
         hint="in the last minute: the rate, and by how much the backlog grows; exact if the backlog counts elements"
     )
