@@ -29,7 +29,7 @@ SMOKE = [
     "tests/spark/batch/test_exchange.py::test_many_shards_for_ten_elements",
     "tests/spark/batch/test_state_and_timers.py",
     "tests/spark/streaming/test_splittable.py::test_deferred_restriction_resumes_when_due",
-    "tests/spark/streaming/test_steering.py::test_suspended_and_resumed_job_has_undisturbed_output",
+    "tests/runner/test_steering.py::test_suspended_and_resumed_job_has_undisturbed_output",
     "tests/golden/jobs/test_resume.py::test_suspended_job_of_oldest_beam_resumes",
 ]
 """Internals of the SDK, batch, state and timers, splittable DoFns, suspend and resume, a folder of another Beam."""

@@ -23,8 +23,8 @@ from arcbeam.store.log.inspection import inspect
 from tests.jobs.fakes import connected
 from tests.jobs.test_serving_streams import windows
 from tests.notes import noted
+from tests.runner.test_steering import Job, expected
 from tests.spark.streaming.fed import feed
-from tests.spark.streaming.test_steering import Job, expected
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 300.0
@@ -32,7 +32,7 @@ _SECONDS = 300.0
 _SUBMITS = """
 import sys
 from pathlib import Path
-from tests.spark.streaming.test_steering import Job
+from tests.runner.test_steering import Job
 
 class Going(Job):
     def __init__(self, folder):

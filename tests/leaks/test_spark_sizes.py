@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_newest
+from tests.runner.test_steering import Job, expected, wait
 from tests.spark.streaming.fed import feed
-from tests.spark.streaming.test_steering import Job, expected, wait
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.metrics import Metrics
 from pyspark.sql import SparkSession
 
 from arcbeam.jobs.execution import JobState, Level, Submission
+from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.runner.executor import SparkExecutor, clear, is_suspended, start
@@ -34,6 +36,7 @@ class Recorded:
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        self.texts: list[str] = []
         self.runs = False
         self.stages: list[dict[str, Any]] = []
 
@@ -48,8 +51,20 @@ class Recorded:
         self.stages = record["stages"]
 
     def message(self, level: Level, text: str) -> None:
+        self.texts.append(text)
         if level is Level.WARNING:
             self.warnings.append(text)
+
+
+class Fifths(beam.DoFn):
+    """Yields each number with its rest of a division by five, and counts them."""
+
+    def __init__(self) -> None:
+        self._seen = Metrics.counter("test", "seen")
+
+    def process(self, n: int) -> Iterator[tuple[int, int]]:
+        self._seen.inc()
+        yield n % 5, n
 
 
 @pytest.mark.usefixtures("spark")
@@ -77,7 +92,12 @@ def test_ignored_session_options_cause_a_warning() -> None:
     p = beam.Pipeline()
     _ = p | beam.Create([1])
     pipeline = pipeline_proto(p).SerializeToString()
-    for options, ignored in [({}, []), ({"spark_master": "local[7]", "shards": 3}, ["--spark_master=local[7]"])]:
+    for options, ignored in [
+        ({}, []),
+        ({"spark_master": "local[7]", "shards": 3}, ["--spark_master=local[7]"]),
+        # All its transforms are embedded, so none of them runs in the submitting program.
+        ({"environment_type": "LOOPBACK"}, []),
+    ]:
         events = Recorded()
         SparkExecutor().run(Submission("j-1", "job", pipeline, options), events)
         assert len(events.warnings) == len(ignored)
@@ -88,18 +108,23 @@ def test_ignored_session_options_cause_a_warning() -> None:
 @pytest.mark.usefixtures("spark")
 def test_bounded_job_reports_progress_of_its_stages() -> None:
     p = beam.Pipeline()
-    keyed = p | beam.Create(range(40), reshuffle=False) | beam.Map(lambda n: (n % 5, n))
+    keyed = p | beam.Create(range(40), reshuffle=False) | beam.ParDo(Fifths())
     _ = keyed | beam.GroupByKey() | beam.Map(len)
     events, executor = Recorded(), SparkExecutor()
-    assert executor.snapshot() == {}
+    assert (executor.snapshot(), executor.metrics()) == ({}, None)
     pipeline = pipeline_proto(p).SerializeToString()
     executor.run(Submission("j-1", "job", pipeline, {"shards": 3}), events)
+    assert events.runs
     assert [stage["state"] for stage in events.stages] == ["done"] * len(events.stages)
     assert all(stage["tasks"] == stage["of"] > 0 for stage in events.stages), events.stages
     assert all(stage["retries"] == 0 and stage["seconds"] > 0 for stage in events.stages)
     last = events.stages[-1]
     assert (last["of"], last["elements"]) == (3, 5)
     assert executor.snapshot() == {"status": None, "progress": {"stages": events.stages}, "folder": ""}
+    now = executor.metrics()
+    assert now is not None
+    (seen,) = JobMetrics(now.committed, True, now.attempted).query()["counters"]
+    assert (seen.key.metric.name, seen.attempted, seen.committed) == ("seen", 40, 40)
 
 
 @pytest.mark.contract("STORE-05")
@@ -141,7 +166,49 @@ def without_its_end(job: Path) -> None:
 def shards_of(job: Path) -> int:
     newest = read_newest(FolderBlobs(job))
     assert isinstance(newest, Manifest)
+    assert newest.mode is CommitMode.DONE
     return newest.shape.shards
+
+
+@pytest.mark.contract("STORE-05", "END-03")
+@pytest.mark.parametrize("at", ["home", "checkpoint_dir"])
+def test_streaming_job_with_state_is_resumable(tmp_path: Path, at: str) -> None:
+    p = beam.Pipeline()
+    _ = p | beam.Create([1])
+    folder = {"checkpoint_dir": str(tmp_path / "job")} if at == "checkpoint_dir" else {}
+    home = tmp_path / "job" if at == "home" else tmp_path / "none"
+    bounded = Submission("j-1", "job", pipeline_proto(p).SerializeToString(), folder, home=home)
+    streaming = replace(bounded, options={**folder, "streaming": True})
+    assert SparkExecutor().resumable_state(replace(bounded, options={"streaming": True}, home=None)) is None
+    # A folder of the user's may be on another machine's disk, or be filled later.
+    assert SparkExecutor().resumable_state(streaming) is (JobState.RUNNING if folder else None)
+    log = opened(FolderBlobs(tmp_path / "job", sync=False))
+    assert SparkExecutor().resumable_state(streaming) is JobState.RUNNING
+    assert SparkExecutor().resumable_state(bounded) is None, "a batch job has no state"
+    log.propose(pinned(replace(log.draft(Timestamp(1)), mode=CommitMode.SUSPENDED), "last"))
+    assert SparkExecutor().resumable_state(streaming) is JobState.STOPPED
+
+
+@pytest.mark.contract("STORE-05")
+@pytest.mark.usefixtures("spark")
+def test_streaming_job_without_folder_keeps_its_state_at_the_server(tmp_path: Path) -> None:
+    p = beam.Pipeline()
+    _ = p | beam.Create([1])
+    pipeline, home = pipeline_proto(p).SerializeToString(), tmp_path / "home"
+    submission = Submission("j-1", "job", pipeline, {"streaming": True, "arcbeam_temp": str(tmp_path)}, home=home)
+    events = Recorded()
+    # A driver that was killed has left its temporary location.
+    left = tmp_path / "j-1" / "left"
+    left.parent.mkdir()
+    left.touch()
+    assert SparkExecutor().run(replace(submission, options={**submission.options, "keep_job_temp": True}), events) is (
+        JobState.DONE
+    )
+    assert f"this job keeps its state in {home}" in events.texts
+    assert not home.exists(), "there is nothing to resume"
+    (own,) = {path.name for path in tmp_path.iterdir()} - {"j-1"}
+    assert own.startswith("j-1-")
+    assert left.exists()
 
 
 @pytest.mark.contract("STORE-04", "STORE-05")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
+import zipfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from arcbeam.errors import EnvironmentMismatchError, InvalidPipelineError
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.runner.jobgraph import job_graph_to_store, newest_name, stored_job_graph
+from arcbeam.runner.jobgraph import job_graph_to_store, newest_name, restored_worker_setup, stored_job_graph
 from arcbeam.runner.resume import resume
+from arcbeam.spark.tasks.artifacts import archive_path
 from arcbeam.spark.tasks.shipping import WorkerSetup
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -81,6 +85,28 @@ def test_invalid_options_of_resume_are_refused(tmp_path: Path, options: list[str
     opened(blobs, job_graph=partial(jobgraphs.keep, blobs, job_graph(), {}))
     with pytest.raises(InvalidPipelineError, match=why):
         resume(str(tmp_path), options)
+
+
+def test_files_of_a_job_graph_are_restored_where_workers_get_them(spark: SparkSession, tmp_path: Path) -> None:
+    blobs, name = MemoryBlobs(), f"files-{uuid.uuid4().hex}.zip"
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("words.txt", "content")
+    content = (tmp_path / name).read_bytes()
+    described = replace(program(), files=(jobgraphs.described(name, tmp_path / name),))
+    stored = jobgraphs.read(blobs, jobgraphs.keep(blobs, described, {name: tmp_path / name}, 1, ""))
+    blob = stored.files[0].blob
+    blobs.delete(blob)
+    blobs.put(blob, content[:-1])
+    with pytest.raises(StoreError, match=blob):
+        restored_worker_setup(spark, blobs, stored)
+    assert not archive_path(name).exists(), "half a file is none"
+    blobs.delete(blob)
+    blobs.put(blob, content)
+    for _ in range(2):
+        restored_worker_setup(spark, blobs, stored)
+        assert archive_path(name).read_bytes() == content
+    blobs.delete(blob)
+    restored_worker_setup(spark, blobs, stored)  # this process has it already
 
 
 def test_two_savepoints_are_refused() -> None:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any
 
 import pytest
+from apache_beam.metrics import monitoring_infos
 
 from arcbeam.errors import JobNotFoundError
-from arcbeam.runner.ownpage import OwnService
+from arcbeam.runner.job import Message
+from arcbeam.runner.ownpage import OwnService, details_of
+
+_LEVELS = (logging.WARNING, logging.ERROR)
+
+
+def _counter(value: int) -> bytes:
+    counter = monitoring_infos.int64_user_counter("ns", "words", value, ptransform="Count")
+    serialized: bytes = counter.SerializeToString()
+    return serialized
 
 
 class Bounded:
@@ -19,6 +30,17 @@ class Bounded:
 
     def __init__(self) -> None:
         self.end = threading.Event()
+
+    def messages(self) -> list[Message]:
+        return [Message(1.5, logging.INFO, "first"), *(Message(2.0, level, "long" * 300) for level in _LEVELS)]
+
+    def metrics(self) -> list[bytes]:
+        """Return a counter of the user's, and one that the SDK keeps of each transform."""
+        elements = monitoring_infos.int64_counter("beam:metric:element_count:v1", 9, ptransform="Count")
+        return [_counter(7), elements.SerializeToString()]
+
+    def attempted(self) -> list[bytes]:
+        return [_counter(8)]
 
     def snapshot(self, whole: bool) -> dict[str, Any]:
         return {"progress": {"stages": []}} if whole else {}
@@ -35,6 +57,19 @@ def test_job_of_this_process_says_when_it_started() -> None:
     assert service.details("count-1", False) == {**entry, "progress": {"stages": []}}
     with pytest.raises(JobNotFoundError, match="count-2"):
         service.details("count-2")
+
+
+@pytest.mark.parametrize("of_folder", [False, True])
+def test_details_are_messages_and_metrics_of_the_user(of_folder: bool) -> None:
+    details = details_of(Bounded(), of_folder=of_folder)  # type: ignore[arg-type]  # not asked to do anything
+    assert [(each["time"], each["level"]) for each in details["messages"]] == [
+        (1_500_000, "BASIC"),
+        (2_000_000, "WARNING"),
+        (2_000_000, "WARNING"),
+    ]
+    assert [len(each["text"]) for each in details["messages"]] == [5, *([1000 if of_folder else 1200] * 2)]
+    words = {"kind": "counters", "step": "Count", "namespace": "ns", "name": "words", "value": 7}
+    assert details["metrics"] == [words], "the value is the committed one"
 
 
 def test_cancel_answers_before_the_end_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

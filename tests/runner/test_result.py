@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +21,7 @@ from arcbeam.store.log.requests import Answer, Said
 from arcbeam.streaming.driver.requests import settled
 from tests.golden import check_message
 from tests.jobs.fakes import WAIT
+from tools.check_docs import ROOT
 
 
 class Suspended:
@@ -60,6 +64,43 @@ def test_sigterm_ends_program_after_all_jobs(
         assert exit.value.code == TERMINATED
         assert jobs[1].ended, "the end of the process would stop its thread"
     signal.signal(signal.SIGTERM, before)
+
+
+_GIVES_UP = """
+from tests.runner.test_result import Suspended
+from arcbeam.runner.result import ArcbeamResult
+result = ArcbeamResult(None, Suspended("words", 0.0))
+print(result.wait_until_finish(1))
+"""
+
+
+@pytest.mark.contract("API-06")
+def test_job_that_runs_longer_than_the_program_waits_is_cancelled() -> None:
+    command = [sys.executable, "-c", _GIVES_UP]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10 * WAIT)
+    assert (done.returncode, done.stdout) == (0, "RUNNING\n"), done.stderr
+    assert "words: cancelled, because the program has ended" in done.stderr
+
+
+@pytest.mark.contract("API-06")
+def test_wait_ends_after_its_milliseconds() -> None:
+    job = Suspended("words", 0.0)
+    waiting = ArcbeamResult(cast(Any, None), cast(Any, job))
+    for milliseconds in (300, 1200):
+        began = time.monotonic()
+        assert waiting.wait_until_finish(milliseconds) == "RUNNING"
+        assert time.monotonic() - began >= milliseconds / 1000
+    assert waiting.cancel() == "STOPPED"
+
+
+@pytest.mark.contract("END-04")
+def test_cancel_interrupts_the_run_until_its_time_is_over() -> None:
+    interrupts: list[None] = []
+    run = SimpleNamespace(interrupt=lambda: interrupts.append(None))
+    job = SimpleNamespace(_cancelled=threading.Event(), _ended=threading.Event(), _run=run)
+    Job.cancel(cast(Any, job), 0.5)
+    assert interrupts, "the run has not ended at once"
+    assert job._cancelled.is_set()
 
 
 @pytest.mark.contract("END-02")

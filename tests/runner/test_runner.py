@@ -18,6 +18,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError, UserCodeError
 from arcbeam.runner.runner import script_name
+from tests.notes import note
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
@@ -137,6 +138,19 @@ def test_result_changes_from_running_to_done(tmp_path: Path) -> None:
     assert result.cancel() == "DONE", "a job that is done cannot be cancelled"
     (seen,) = result.metrics().query(MetricsFilter().with_name("seen"))["counters"]
     assert (seen.attempted, seen.committed) == (3, 3)
+
+
+@pytest.mark.contract("END-04")
+@pytest.mark.usefixtures("spark")
+def test_cancelled_bounded_job_has_nothing_to_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    p = _pipeline("--keep_job_temp", f"--arcbeam_temp={tmp_path / 'jobs'}")
+    _ = p | beam.Create([1]) | beam.Map(note, str(tmp_path)) | beam.ParDo(Waits(str(tmp_path / "gate")))
+    result = p.run()
+    while not list(tmp_path.glob("[0-9]*")):
+        assert result.wait_until_finish(10) == "RUNNING"
+    assert result.cancel() == "CANCELLED"
+    assert f"{result.plan.name}: cancelled; it keeps no state: run it again from the beginning" in caplog.text
+    assert [folder.name for folder in (tmp_path / "jobs").iterdir()] == [result.job_id], "kept, as it was asked for"
 
 
 @pytest.mark.contract("API-06")

@@ -17,8 +17,8 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.inspection import inspect
 from tests.jobs.fakes import WAIT
 from tests.jobs.test_sigterm import Driver
+from tests.runner.test_steering import Job
 from tests.spark.streaming.fed import feed
-from tests.spark.streaming.test_steering import Job
 
 pytestmark = pytest.mark.contract("API-06")
 
@@ -97,6 +97,22 @@ def test_jobs_of_failing_program_are_cancelled() -> None:
     code, printed, log = _run("Fake('words'); raise ValueError('mistake')")
     assert (code, printed) == (1, ["words is cancelled", _LAST])
     assert "words: cancelled, because the program has ended" in log
+
+
+@pytest.mark.parametrize(
+    ("raised", "printed"),
+    [("ValueError", "words is cancelled"), ("KeyboardInterrupt", "words is cancelled"), ("SystemExit", "left")],
+)
+def test_program_of_a_command_that_fails_cancels_its_jobs(raised: str, printed: str) -> None:
+    program = f"""
+job = Fake("words")
+try:
+    with UNAWAITED.finished():
+        raise {raised}(5)
+except {raised}:
+    print("left" if not job.ended else "ended", flush=True)
+"""
+    assert _run(program)[1][0] == printed
 
 
 def test_jobs_of_interactive_session_are_cancelled() -> None:
@@ -190,7 +206,7 @@ def test_process_waits_for_job_of_script(tmp_path: Path, text: str, code: int) -
 _STREAMS = """
 import sys
 from pathlib import Path
-from tests.spark.streaming.test_steering import Job
+from tests.runner.test_steering import Job
 
 class Going(Job):
     def __init__(self, folder):

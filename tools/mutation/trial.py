@@ -158,7 +158,8 @@ def _failed(tree: Path) -> tuple[str, ...]:
 
 def _pytest(tree: Path, arguments: list[str], log: Path) -> None:
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs and their children ignore
+    # A shell's background jobs, and their children, ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)

@@ -8,9 +8,9 @@ import pytest
 
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.planfile import tasks_in
+from tests.runner.test_steering import Job, expected, wait
 from tests.spark.streaming.fed import feed
 from tests.spark.streaming.replay.running import slots
-from tests.spark.streaming.test_steering import Job, expected, wait
 
 
 @pytest.mark.usefixtures("spark")
