@@ -10,7 +10,7 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam.io import DeduplicateWithinWatermark, JoinWithin, deduplication, forgetting, joins
-from arcbeam.io.forgetting import fired_at
+from arcbeam.io.forgetting import between, fired_at
 
 pytestmark = pytest.mark.contract("WM-05")
 
@@ -21,6 +21,20 @@ pytestmark = pytest.mark.contract("WM-05")
 )
 def test_timer_fires_at_its_set_time(time: int, fires: int | None, at: int) -> None:
     assert fired_at(Timestamp(micros=time), fires) == at
+
+
+@pytest.mark.parametrize(
+    ("first", "latest", "bounds"),
+    [
+        (-7, 12, (-7, 13)),
+        (0, 0, (0, 1)),
+        (-(2**63) - 9, 5, (-(2**63), 6)),
+        (5, 2**63 + 9, (5, 2**63 - 1)),
+    ],
+)
+def test_bounds_of_a_list_include_both_times(first: int, latest: int, bounds: tuple[int, int]) -> None:
+    start, limit = between(first, latest)
+    assert (start.micros, limit.micros) == bounds
 
 
 @pytest.mark.long

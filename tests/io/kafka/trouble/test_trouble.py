@@ -150,3 +150,16 @@ def test_refused_password_names_broker_and_user() -> None:
     error = one.error("Local: Timed out")
     assert str(error) == "kafka:9092: SASL authentication error: Authentication failed (user 'me')"
     assert isinstance(error, AddressError)
+
+
+def test_file_of_another_name_is_not_followed(log: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """Whoever may write to the temporary folder could otherwise have a job overwrite one of its user's files."""
+    host, own = Host(2), tmp_path / "own"
+    own.write_text("mine")
+    with here.running(Attempt("job", 1, (0,), "t")):
+        path = host.of[0]._path()
+        path.parent.mkdir(mode=0o700)
+        path.symlink_to(own)
+        host.all_fail()
+    assert own.read_text() == "mine"
+    assert len(texts(log)) == 2, "each reports for itself"
