@@ -164,6 +164,14 @@ def test_handler_of_user_is_kept(watch: SigtermWatch) -> None:
     assert seen == [signal.SIGTERM]
 
 
+def test_job_that_has_ended_gets_no_handler(watch: SigtermWatch) -> None:
+    job = Fake()
+    job.over.set()
+    watch.add(job)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert not watch.ended(job)
+
+
 def test_no_handler_is_installed_on_other_threads(watch: SigtermWatch) -> None:
     def submit() -> None:
         watch.add(Fake())

@@ -153,7 +153,7 @@ def test_refused_password_names_broker_and_user() -> None:
 
 
 def test_file_of_another_name_is_not_followed(log: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """Whoever may write to the temporary folder could otherwise have a job overwrite one of its user's files."""
+    """Another user's link in the temporary folder could otherwise have a job overwrite one of its user's files."""
     host, own = Host(2), tmp_path / "own"
     own.write_text("mine")
     with here.running(Attempt("job", 1, (0,), "t")):
