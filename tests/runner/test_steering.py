@@ -399,7 +399,7 @@ def test_drained_job_fires_all_windows_and_stays_drained(tmp_path: Path) -> None
 
 
 @pytest.mark.contract("END-04", "OPS-02")
-def test_job_cancelled_by_folder_resumes_from_last_commit(tmp_path: Path) -> None:
+def test_job_cancelled_by_folder_resumes_from_last_commit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = Job(tmp_path)
     feed(job.source, 12)
     result = job.submit()
@@ -408,6 +408,7 @@ def test_job_cancelled_by_folder_resumes_from_last_commit(tmp_path: Path) -> Non
     cancelled = CliRunner().invoke(main.main, ["cancel", str(job.state)])
     assert cancelled.stdout == f"{job.state} is CANCELLED\n", cancelled.output
     assert result.wait_until_finish() == "CANCELLED"
+    assert f"{result.plan.name}: cancelled at micro-batch " in caplog.text
     feed(job.source, 20, end=True)
     done = CliRunner().invoke(main.main, ["resume", str(job.state)])
     assert done.stdout.endswith(" is DONE\n"), done.output
