@@ -45,6 +45,7 @@ def test_caught_up_partition_follows_the_clock() -> None:
 def test_partition_without_records_is_idle() -> None:
     processed, finalizer = read(reader(log_of()), PARTITION)
     assert (processed.rest.start, processed.watermark, finalizer.callbacks) == (0, NOW - 2, [])
+    assert processed.delay == pytest.approx(0.1, abs=0.03), "it is read less often than one that had records"
 
 
 @pytest.mark.contract("KAFKA-02")

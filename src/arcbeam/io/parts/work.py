@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from arcbeam import documents
@@ -262,9 +262,7 @@ class PartWriter:
     def finish(self) -> PartFile:
         """Complete the file, and stage it."""
         self._open.close()
-        staged = self._writing.finish()
-        if self._name and not staged.name:
-            staged = Staged(staged.staged, staged.size, self._name, staged.upload)
+        staged = replace(self._writing.finish(), name=self._name)
         by = self._attempt
         return PartFile(staged, *self._of, self.records, by.micro_batch, by.token, self._path, self._names)
 
