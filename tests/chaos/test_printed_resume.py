@@ -18,8 +18,8 @@ from arcbeam.streaming.status.words import silent
 from tests.chaos.test_kills import kill_all
 from tests.cli.test_copied_commands import commands_in
 from tests.notes import noted
+from tests.runner.test_steering import Job, expected
 from tests.spark.streaming.fed import feed
-from tests.spark.streaming.test_steering import Job, expected
 
 _ROOT = Path(__file__).parents[2]
 _SECONDS = 240.0
@@ -27,7 +27,7 @@ _NAME = """-it's "a" job; $HOME"""
 _DRIVER = f"""
 import sys
 from pathlib import Path
-from tests.spark.streaming.test_steering import Job
+from tests.runner.test_steering import Job
 
 job = Job(Path(sys.argv[1]))
 job.state = {_NAME!r}

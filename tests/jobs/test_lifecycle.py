@@ -228,6 +228,15 @@ def test_flood_of_messages_keeps_errors(jobs: Jobs, fake: Fake, monkeypatch: pyt
     assert [m.text for m in messages[4:]] == [f"bad {number}" for number in range(6)]
 
 
+def test_snapshot_is_of_a_running_job(jobs: Jobs, fake: Fake) -> None:
+    fake.behave, fake.snapshot = fake.until_cancelled, {"progress": {"stages": []}}
+    prepared = jobs.prepare("words", b"pipeline", {}, b"", needs_files=False)
+    id = start(jobs)
+    until(jobs, id, JobState.RUNNING)
+    assert (jobs.snapshot(prepared), jobs.snapshot(id)) == ({}, fake.snapshot)
+    jobs.cancel(id)
+
+
 def test_disconnected_listener_ends_stream(jobs: Jobs, fake: Fake) -> None:
     fake.behave = fake.until_cancelled
     id = start(jobs)
