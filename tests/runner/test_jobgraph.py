@@ -92,7 +92,7 @@ def test_files_of_a_job_graph_are_restored_where_workers_get_them(spark: SparkSe
     with zipfile.ZipFile(tmp_path / name, "w") as archive:
         archive.writestr("words.txt", "content")
     content = (tmp_path / name).read_bytes()
-    described = replace(program(), files=(jobgraphs.described(name, tmp_path / name),))
+    described = replace(job_graph(), files=(jobgraphs.described(name, tmp_path / name),))
     stored = jobgraphs.read(blobs, jobgraphs.keep(blobs, described, {name: tmp_path / name}, 1, ""))
     blob = stored.files[0].blob
     blobs.delete(blob)

@@ -43,7 +43,7 @@ def test_first_search_finds_all_partitions() -> None:
 def test_later_partition_is_read_from_its_beginning(begins: int) -> None:
     estimator = ManualWatermarkEstimator(Timestamp(900))
     fn = search(Topics({"t": ("a", 2)}, begins), wanted(start="latest"))
-    found = discover(fn, (("t", "a", 0),), estimator)
+    found = discover(fn, Known((("t", "a", 0),), searched=True), estimator)
     (output,) = found.outputs
     assert (output.value, output.timestamp) == (Partition("t", "a", 1, begins), Timestamp(900))
     assert discover(fn, found.rest, estimator).outputs == []
@@ -111,12 +111,12 @@ def test_offset_of_a_partition_that_is_not_read_is_named(argument: str) -> None:
 
 def test_recreated_topic_is_refused() -> None:
     with pytest.raises(TopicGoneError, match="topic t was deleted and created again"):
-        discover(search(Topics({"t": ("b", 1)})), (("t", "a", 0),))
+        discover(search(Topics({"t": ("b", 1)})), Known((("t", "a", 0),), searched=True))
 
 
 def test_deleted_topic_is_refused() -> None:
     with pytest.raises(TopicGoneError, match="topic t is read by this job, but was deleted"):
-        discover(search(Topics({}), wanted(topics=(), pattern="t")), (("t", "a", 0),))
+        discover(search(Topics({}), wanted(topics=(), pattern="t")), Known((("t", "a", 0),), searched=True))
 
 
 def test_unknown_topic_is_named() -> None:
@@ -223,12 +223,7 @@ def test_stream_forgets_trouble_that_is_over() -> None:
     assert discover(fn).rest == Known()
 
 
-def test_restriction_of_an_earlier_version_is_read() -> None:
-    found = discover(search(Topics({"t": ("a", 1)})), (("t", "a", 0),))
-    assert (found.outputs, found.rest) == ([], Known((("t", "a", 0),), searched=True))
-
-
 def test_old_records_do_not_follow_the_clock() -> None:
     estimator = ManualWatermarkEstimator(Timestamp(900))
-    found = discover(search(Topics({"t": ("a", 1)}), idle=False), (("s", "a", 0),)[:0], estimator)
+    found = discover(search(Topics({"t": ("a", 1)}), idle=False), Known(), estimator)
     assert found.outputs[0].timestamp == MIN_TIMESTAMP

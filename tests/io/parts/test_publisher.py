@@ -11,11 +11,13 @@ import apache_beam as beam
 import pytest
 from apache_beam.transforms import window
 
+from arcbeam import documents
 from arcbeam.io import JsonLines, Roll, WriteParts
 from arcbeam.io.parts import successes
 from arcbeam.io.parts.local import LocalStaging
 from arcbeam.io.parts.publisher import Replacing
 from arcbeam.io.parts.staging import Staged, Staging
+from arcbeam.io.parts.work import VERSION
 from arcbeam.model.attempts import Attempt
 from tests.harness.drive import Collect, Driven
 from tests.io.parts.jobs import attempt, left, publish, published
@@ -143,7 +145,7 @@ def test_later_run_is_not_undone(tmp_path: Path) -> None:
     old, new = (Replacing(".arcbeam/files/0.json", ".arcbeam/j/0-t-0", "j", frozenset(n), "") for n in ("a", "b"))
     for name in "abc":
         staging.put(name, b"x", ".arcbeam/j/0-t-1")
-    staging.put(old.name, b'{"files": ["c"], "before": []}', old.staged)
+    staging.put(old.name, documents.encode(VERSION, {"files": ["c"], "before": []}), old.staged)
     old.begin(staging)
     new.begin(staging)
     old.end(staging)
@@ -155,7 +157,7 @@ def test_later_run_is_not_undone(tmp_path: Path) -> None:
 def test_invalid_list_is_named(tmp_path: Path) -> None:
     staging = LocalStaging(str(tmp_path))
     replacing = Replacing(".arcbeam/files/0.json", ".arcbeam/j/0-t-0", "j", frozenset("a"), "")
-    for data in (b"x", b"[]", b'{"files": ["../x"], "before": []}'):
+    for data in (b"x", b"[]", documents.encode(VERSION, {"files": ["../x"], "before": []})):
         staging.put(replacing.name, data, replacing.staged)
         with pytest.raises(ValueError, match=r"files/0\.json is not a valid list"):
             replacing.begin(staging)
