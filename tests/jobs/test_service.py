@@ -13,6 +13,7 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import InvalidPipelineError, JobFailedError, Unsupported, UnsupportedPipelineError, UserCodeError
+from arcbeam.jobs.client import JobClient
 from arcbeam.jobs.controlservice import request_savepoint
 from arcbeam.jobs.execution import JobEvents, JobState, Level, MetricsNow, Submission
 from arcbeam.jobs.service import JobServicer
@@ -380,3 +381,33 @@ def test_answers_survive_restart(tmp_path: Path, fake: Fake) -> None:
         before = answers(client, id)
     with serving(tmp_path, fake) as (_, client):
         assert answers(client, id) == before
+
+
+def test_list_has_the_state_and_times_of_each_job(client: Client, fake: Fake) -> None:
+    def suspend(submission: Submission, events: JobEvents) -> JobState:
+        events.running()
+        return JobState.STOPPED
+
+    prepared = client.prepare()
+    done = client.run()
+    client.states(done)
+    fake.behave = suspend
+    suspended = client.run()
+    client.states(suspended)
+    fake.behave = fake.until_cancelled
+    running = client.run()
+    with JobClient(prepared.artifact_staging_endpoint.url) as jobs:
+        found = {each.id: each for each in jobs.jobs().jobs}
+        assert [each.id for each in jobs.jobs(running=True).jobs] == [running]
+    assert {id: each.state for id, each in found.items() if id != running} == {
+        prepared.preparation_id: "STOPPED",
+        done: "DONE",
+        suspended: "STOPPED",
+    }
+    for id in (done, suspended):
+        started, ended = found[id].started, found[id].ended
+        assert started is not None
+        assert ended is not None
+        assert started <= ended
+    assert found[running].ended is None
+    assert (found[prepared.preparation_id].started, found[prepared.preparation_id].ended) == (None, None)
