@@ -77,7 +77,7 @@ def test_unknown_optimization_is_refused_by_name(unknown: str) -> None:
 
 @pytest.mark.parametrize("value", ["-1", "0", "nan", "inf"])
 def test_number_out_of_range_names_its_bound(value: str) -> None:
-    for name in ("step_seconds", "backlog_step_seconds", "shutdown_seconds"):
+    for name in ("micro_batch_seconds", "backlog_micro_batch_seconds", "shutdown_seconds"):
         with pytest.raises(InvalidPipelineError) as refused:
             ours(f"--{name}={value}").check()
         check_message("options-out-of-range", str(refused.value), OPTION=re.compile(r"--[a-z_]+=\S+ \(at least \S+\)"))

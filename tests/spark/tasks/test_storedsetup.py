@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from arcbeam.documents import NewerDocumentError
 from arcbeam.harness.encoding.registered import Registered
 from arcbeam.harness.encoding.script.mainmodule import MainModule
 from arcbeam.harness.encoding.script.names import MainName, MainNames
@@ -28,7 +29,6 @@ PRELUDE = WorkerSetup(
         MainNames(
             (MainName("twice", b"\x00code", ("math",)), MainName("Word", b"1", (), "id")), (("log", "a file"),), ("n",)
         ),
-        (("Word", b"\x00class"),),
         Registered((("id", b"1"),), (("s", b"2"),), (("urn", b"3"),), (("c", b"4"),)),
     ),
 )
@@ -50,5 +50,8 @@ def test_folders_count_only_on_local_workers(tmp_path: Path) -> None:
     assert (elsewhere.paths, elsewhere.folder) == ((), "")
 
 
-def test_missing_field_has_its_default() -> None:
-    assert worker_setup_of({}, local=False) == WorkerSetup()
+def test_record_of_newer_version_is_refused() -> None:
+    with pytest.raises(NewerDocumentError, match="workers has format 2; this version of arcbeam reads up to 1"):
+        worker_setup_of({**record_of(PRELUDE), "version": 2}, local=False)
+    with pytest.raises(ValueError, match="it is not the setup of workers"):
+        worker_setup_of({}, local=False)

@@ -278,11 +278,3 @@ def test_large_values_are_omitted(script: Script, caplog: pytest.LogCaptureFixtu
     assert _sent(sent) == {"size"}
     assert dict(sent.names.unsent)["data"] == "it has more than 1,048,576 bytes"
     assert "'Big' of the script is not sent" in caplog.text
-
-
-def test_classes_of_older_records_are_found(script: Script) -> None:
-    main = script("class Outer:\n    class Inner: pass")
-    element = pickle.dumps(main.Outer.Inner())
-    old = MainModule(classes=(("Outer", cloudpickle_pickler.dumps(main.Outer)),))
-    there = _there(old)
-    assert type(pickle.loads(element)) is there.Outer.Inner
