@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,21 +29,21 @@ def _command() -> str:
 @pytest.mark.contract("API-01")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
 def test_word_count_runs_on_standalone_cluster(tmp_path: Path) -> None:
-    text, output = tmp_path / "text", tmp_path / "counts"
+    text, output = tmp_path / "text of a user", tmp_path / "counts of words"
     text.mkdir()
     (text / "a.txt").write_text("to be or not to be\n", encoding="utf-8")
     with standalone(tmp_path, hosts=1, cores=1) as cluster:
         command = _command()
         replacements = {
-            r"spark-submit(?= --master)": str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+            r"spark-submit(?= --master)": shlex.quote(str(Path(pyspark.__file__).parent / "bin" / "spark-submit")),
             r"spark://\S+": cluster.url,
             r"spark\.executor\.memory=\S+": "spark.executor.memory=512m",
-            r"'/shared/text/\*\.txt'": f"'{text}/*.txt'",
-            r"--output=\S+": f"--output={output}",
-            r"--arcbeam_temp=\S+": f"--arcbeam_temp={tmp_path / 'temp'}",
+            r"'/shared/text/\*\.txt'": shlex.quote(f"{text}/*.txt"),
+            r"--output=\S+": f"--output={shlex.quote(str(output))}",
+            r"--arcbeam_temp=\S+": f"--arcbeam_temp={shlex.quote(str(tmp_path / 'temp'))}",
         }
         for pattern, replacement in replacements.items():
-            command, count = re.subn(pattern, replacement, command)
+            command, count = re.subn(pattern, lambda _, new=replacement: new, command)
             assert count, pattern
         environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT / "src")}
         done = subprocess.run(
