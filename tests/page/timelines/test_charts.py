@@ -234,6 +234,13 @@ def test_rows_have_micro_batches_newest_first_with_failures() -> None:
     assert rows[1].failures.hint == "micro-batch 98.2 failed: oh; micro-batch 98.9 failed: oh"
 
 
+def test_rows_have_the_number_of_their_newest_micro_batch() -> None:
+    numbered = [timed(at, micro_batch=[1000 + 2 * at, 1001 + 2 * at, 1001 + 2 * at]) for at in range(3)]
+    assert [row.newest.text for row in rows_of(history(numbered), 0)] == ["1,005", "1,003", "1,001"]
+    # Points of an earlier version do not have it.
+    assert [row.newest.text for row in rows_of(history([point(0)]), 0)] == ["–"]
+
+
 @pytest.mark.parametrize(("backlogs", "growth"), [([0, 0], 0), ([100, 40], -5), ([10, None, 70], 2.5), ([5], None)])
 def test_growth_is_that_of_the_last_minute(backlogs: list[float | None], growth: float | None) -> None:
     points = [point(at * 12_000_000, backlog) for at, backlog in enumerate(backlogs)]

@@ -116,6 +116,8 @@ def test_no_micro_batch_is_lost_between_samples() -> None:
     for ring in record["rings"]:
         assert sum(point["job"]["micro_batches"] for point in ring["points"]) == 50
         assert sum(point["job"]["seconds"] for point in ring["points"]) == 25
+        least, greatest, last = ring["points"][-1]["job"]["micro_batch"]
+        assert 1 <= least <= greatest == last == 50
     assert [event["kind"] for event in record["events"]] == ["start", "end"]
 
 

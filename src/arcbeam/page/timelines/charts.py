@@ -116,6 +116,7 @@ class Row(NamedTuple):
     """A row of the table: what was committed in the time of a point."""
 
     time: int
+    newest: Cell
     micro_batches: Cell
     seconds: Cell
     elements: Cell
@@ -268,6 +269,7 @@ def rows_of(history: Record, span: int, stages: Sequence[str] = ()) -> list[Row]
         rows.append(
             Row(
                 time,
+                _number_of(point),
                 Cell(f"{job.get('micro_batches') or 0:,.0f}"),
                 _duration(point),
                 Cell(f"{_total('read')(point)[0]:,.0f}", "that all stages have read"),
@@ -280,6 +282,11 @@ def rows_of(history: Record, span: int, stages: Sequence[str] = ()) -> list[Row]
             )
         )
     return rows
+
+
+def _number_of(point: Record) -> Cell:
+    *_, last = point["job"].get("micro_batch") or _NONE
+    return Cell("–", "an earlier version did not store it") if last is None else Cell(f"{last:,.0f}")
 
 
 def _duration(point: Record) -> Cell:

@@ -28,7 +28,9 @@ _IN_CHUNK: Final = threshold(60, 3)
 _EVENTS: Final = 500
 _TEXT: Final = 300
 
-JOB_GAUGES: Final = ("watermark", "behind", "backlog", "restrictions", "state_bytes", "rate", "read_rate", "held")
+JOB_GAUGES: Final = (
+    *("watermark", "behind", "backlog", "restrictions", "state_bytes", "rate", "read_rate", "micro_batch", "held"),
+)
 JOB_COUNTERS: Final = ("micro_batches", *PARTS)
 STAGE_GAUGES: Final = ("input", "output", "backlog", "restrictions", "state_bytes", "held")
 STAGE_COUNTERS: Final = ("read", "written", "late")
@@ -215,7 +217,8 @@ def sample_of(status: Status, time: int, before: Mapping[str, Sequence[float]], 
     rate = nan if status.rate is None else status.rate
     read_rate = nan if status.rate is None else sum(of.read_rate or 0.0 for of in status.stages)
     state = float(sum(status.state_bytes.values()))
-    job = [_time(status.watermark), behind, status.backlog, status.restrictions, state, rate, read_rate, first]
+    job = [_time(status.watermark), behind, status.backlog, status.restrictions, state, rate, read_rate]
+    job += [status.micro_batch, first]
     job += [parts.get(name, 0.0) for name in JOB_COUNTERS]
     now, rows = totals_of(status), []
     for of in status.stages:
