@@ -326,6 +326,34 @@ def test_graph_begins_at_the_stage_that_blocks(open_page: Any, jobs: samples.Job
     assert page.evaluate(seen)
 
 
+def test_graph_is_zoomed_and_has_an_overview(open_page: Any, jobs: samples.Jobs) -> None:
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(60, samples.now()))
+    jobs.plans["a"] = samples.plan_of(60)
+    page = open_page("job/a")
+    size = "document.querySelector('#plan').getBoundingClientRect().width"
+    before = page.evaluate(size)
+    page.click("text=Zoom out")
+    assert page.evaluate(size) == pytest.approx(0.8 * before, rel=1e-3)
+    page.click("text=Zoom in")
+    page.click("text=Zoom in")
+    assert page.evaluate(size) == pytest.approx(1.25 * before, rel=1e-3)
+    frame = "(of => of.scrollTop / (of.scrollHeight - of.clientHeight))(document.querySelector('.graph'))"
+    overview = page.locator(".overview")
+    box = overview.bounding_box()
+    overview.click(position={"x": box["width"] / 2, "y": box["height"] - 2})
+    assert page.evaluate(frame) > 0.95
+    # The mark moves to where the frame is.
+    page.wait_for_function("""() => {
+        const box = (of) => document.querySelector(of).getBoundingClientRect();
+        const [all, mark] = [box(".overview"), box(".overview > rect")];
+        return Math.abs(mark.bottom - all.bottom) < all.height / 20;
+    }""")
+    overview.click(position={"x": box["width"] / 2, "y": 1})
+    assert page.evaluate(frame) < 0.05
+    # A graph that fits has none.
+    assert open_page("job/b").locator(".overview").count() == 0
+
+
 @pytest.mark.contract("PAGE-11")
 def test_lost_contact_is_shown_and_ends(open_page: Any, server: PageServer, jobs: samples.Jobs) -> None:
     page = open_page("job/a")

@@ -6,9 +6,54 @@
   const frame = document.querySelector(".graph");
   const place = document.getElementById(document.getElementById("blocked")?.hash.slice(1) ?? "g-s0-live");
   if (frame && place) {
+    magnify(frame, frame.querySelector("svg"));
     const [inner, outer] = [place, frame].map((each) => each.getBoundingClientRect());
     frame.scrollLeft += inner.left + inner.width / 2 - outer.left - outer.width / 2;
     frame.scrollTop += inner.top + inner.height / 2 - outer.top - outer.height / 2;
+  }
+
+  // Adds buttons that zoom, and beside a graph that does not fit into its frame all of it, which leads to its parts.
+  function magnify(frame, plan) {
+    const { width, height } = plan.viewBox.baseVal;
+    let zoom = 1;
+    const buttons = document.createElement("p");
+    for (const [name, factor] of [["Zoom out", 0.8], ["Zoom in", 1.25]]) {
+      const button = document.createElement("button");
+      button.textContent = name;
+      button.addEventListener("click", () => {
+        const middle = [frame.scrollLeft + frame.clientWidth / 2, frame.scrollTop + frame.clientHeight / 2];
+        const before = zoom;
+        zoom = Math.min(3, Math.max(0.1, zoom * factor));
+        plan.style.width = `${width * zoom}px`;
+        frame.scrollLeft = (middle[0] * zoom) / before - frame.clientWidth / 2;
+        frame.scrollTop = (middle[1] * zoom) / before - frame.clientHeight / 2;
+      });
+      buttons.append(button, " ");
+    }
+    frame.before(buttons);
+    if (frame.scrollHeight <= 2 * frame.clientHeight && frame.scrollWidth <= 2 * frame.clientWidth) return;
+    plan.id = "plan";
+    const row = document.createElement("div");
+    row.className = "zoomed";
+    // What the frame shows is marked. Those who use the keyboard scroll the frame.
+    row.innerHTML = `<svg class="overview" viewBox="0 0 ${width} ${height}" preserveAspectRatio="none" aria-hidden="true">
+      <use href="#plan" width="${width}" height="${height}"/><rect/></svg>`;
+    frame.before(row);
+    row.prepend(frame);
+    const overview = row.querySelector(".overview");
+    const mark = overview.querySelector("rect");
+    const draw = () => {
+      const size = plan.getBoundingClientRect().width / width;
+      const [x, y, w, h] = [frame.scrollLeft, frame.scrollTop, frame.clientWidth, frame.clientHeight];
+      for (const [name, value] of Object.entries({ x, y, width: w, height: h })) mark.setAttribute(name, value / size);
+    };
+    frame.addEventListener("scroll", draw);
+    new ResizeObserver(draw).observe(plan);
+    overview.addEventListener("click", (event) => {
+      const box = overview.getBoundingClientRect();
+      frame.scrollTop = ((event.clientY - box.top) / box.height) * frame.scrollHeight - frame.clientHeight / 2;
+      frame.scrollLeft = ((event.clientX - box.left) / box.width) * frame.scrollWidth - frame.clientWidth / 2;
+    });
   }
 
   // Only a change is announced to those who hear the page.
