@@ -16,7 +16,8 @@ from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.pvalue import AsDict, AsIter, AsList, AsMultiMap, AsSingleton
 from apache_beam.runners.portability.fn_api_runner import translations
-from apache_beam.transforms.userstate import BagStateSpec
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 
 from arcbeam.model.plan import Routing
 from arcbeam.translate import phases, translate
@@ -51,6 +52,17 @@ def test_siblings_after_an_exchange_share_a_stage() -> None:
     assert [names(stage) for stage in plan.stages] == [[], ["left", "right"]]
     (channel,) = plan.channels
     assert (channel.routing, channel.producers, channel.consumers) == (Routing.SPREAD, ("s0",), ("s1",))
+
+
+@pytest.mark.contract("PLAN-05")
+def test_siblings_are_in_the_order_of_the_pipeline() -> None:
+    def build(p: Any) -> None:
+        one = source(p) | "one" >> beam.Map(str)
+        for name in ("zebra", "ape", "newt"):
+            one | name >> beam.Map(str)
+
+    (stage,) = plan_of(build).stages
+    assert names(stage) == ["one", "zebra", "ape", "newt"]
 
 
 def waits_for(plan: Any) -> dict[str, set[str]]:
@@ -252,6 +264,49 @@ def test_side_input_is_complete_before_its_reader() -> None:
     assert len({stage_of(plan, name).id for name in ("first", "second", "third")}) == 3
 
 
+# Timers of a stage.
+
+
+class Reminders(beam.DoFn):
+    """Declares three timer families."""
+
+    FIRST = TimerSpec("first", TimeDomain.WATERMARK)
+    MIDDLE = TimerSpec("middle", TimeDomain.WATERMARK)
+    LAST = TimerSpec("last", TimeDomain.REAL_TIME)
+
+    def process(
+        self,
+        element: Any,
+        first: Any = beam.DoFn.TimerParam(FIRST),
+        middle: Any = beam.DoFn.TimerParam(MIDDLE),
+        last: Any = beam.DoFn.TimerParam(LAST),
+    ) -> None: ...
+
+    @on_timer(FIRST)
+    def first(self) -> None: ...
+
+    @on_timer(MIDDLE)
+    def middle(self) -> None: ...
+
+    @on_timer(LAST)
+    def last(self) -> None: ...
+
+
+@pytest.mark.parametrize("expiration", ["", "ts-first", "ts-middle"])
+def test_named_timer_family_is_the_callback_on_window_expiration(expiration: str) -> None:
+    proto = proto_of(lambda p: source(p) | "Remind" >> beam.ParDo(Reminders()))
+    (transform,) = [each for each in proto.components.transforms.values() if each.unique_name == "Remind"]
+    payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
+    payload.on_window_expiration_timer_family_spec = expiration
+    transform.spec.payload = payload.SerializeToString()
+    timers = stage_of(translate(proto, name="test"), "Remind").timers
+    assert {timer.family: timer.follows for timer in timers} == {
+        "ts-first": "event time",
+        "ts-middle": "event time",
+        "ts-last": "processing time",
+    } | ({expiration: "window expiration"} if expiration else {})
+
+
 # One plan for one pipeline.
 
 
@@ -361,6 +416,16 @@ class TestLongChains:
         assert len(plan.stages) == 6
         assert [t for stage in plan.stages for t in names(stage)] == [f"Map{n}" for n in range(45)]
         assert {channel.routing for channel in plan.channels} == {Routing.SPREAD, Routing.FORWARD}
+
+    def test_impulse_is_part_of_the_length(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(phases, "_LONGEST_CHAIN", 10)
+
+        def build(p: Any) -> None:
+            made = p | beam.Impulse()
+            for n in range(12):
+                made = made | f"Map{n}" >> beam.Map(lambda x: x)
+
+        assert [len(stage.transforms) for stage in plan_of(build).stages] == [9, 3]
 
     def test_elements_stay_in_their_place_in_a_streaming_job_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(phases, "_LONGEST_CHAIN", 10)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from apache_beam.coders import FastPrimitivesCoder, TimestampCoder
+from apache_beam.coders import FastPrimitivesCoder, PickleCoder, TimestampCoder
+from apache_beam.coders.coders import LengthPrefixCoder
 from apache_beam.internal import pickler
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
@@ -49,6 +50,22 @@ def written(body: str) -> Callable[[int], int]:
 )
 def test_instant_or_random_id_does_not_count(value: Callable[[float], Any]) -> None:
     assert of(value(NOW)) == of(value(NOW + 3), NOW + 3)
+
+
+class Submission:
+    """Pickles as the options of a job, whose name has this number of characters."""
+
+    def __init__(self, characters: int) -> None:
+        self.characters = characters
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PipelineOptions, ([f"--job_name={'j' * self.characters}"],)
+
+
+def test_length_of_an_element_that_does_not_count_does_not_count() -> None:
+    encoded = [LengthPrefixCoder(PickleCoder()).encode(Submission(characters)) for characters in range(1, 60)]
+    assert {127, 128} < {len(PickleCoder().encode(Submission(characters))) for characters in range(1, 60)}
+    assert len({digest(each, NOW) for each in encoded}) == 1
 
 
 @pytest.mark.parametrize(
