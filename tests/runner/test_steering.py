@@ -17,7 +17,7 @@ from arcbeam import ArcbeamRunner
 from arcbeam.cli import main
 from arcbeam.errors import RequestRefusedError
 from arcbeam.runner.resume import resume
-from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
+from arcbeam.store.blobs.errors import IncompatibleStateError, LaterMicroBatchesError, StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.inspection import inspect
@@ -387,6 +387,7 @@ def test_drained_job_fires_all_windows_and_stays_drained(tmp_path: Path) -> None
     result = job.submit()
     wait(result, lambda: len(noted(job.read)) == 15)
     assert result.drain("last") in ("DRAINING", "DRAINED")
+    assert result.drain() in ("DRAINING", "DRAINED"), "a drain without a name joins the running one"
     with pytest.raises(RequestRefusedError, match=r"draining|drained"):
         result.suspend()
     feed(job.source, 30)
@@ -396,6 +397,25 @@ def test_drained_job_fires_all_windows_and_stays_drained(tmp_path: Path) -> None
     with pytest.raises(StoreError, match="drained"):
         resume(f"{job.state}/savepoints/last").wait_until_finish()
     assert job.panes() == expected(0, 15)
+
+
+@pytest.mark.contract("API-06", "OPS-02")
+def test_resume_of_savepoint_reads_again_what_follows_it(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    feed(job.source, 12)
+    first = job.submit()
+    wait(first, lambda: len(noted(job.read)) == 12)
+    safe = first.suspend("safe")
+    feed(job.source, 15)
+    second = resume(str(job.state))
+    wait(second, lambda: len(noted(job.read)) == 15)
+    second.suspend()
+    with pytest.raises(LaterMicroBatchesError, match="--discard_later_micro_batches"):
+        resume(safe).wait_until_finish()
+    feed(job.source, 20, end=True)
+    assert resume(safe, ["--discard_later_micro_batches"]).wait_until_finish() == "DONE"
+    assert sorted(noted(job.read)) == [*range(12), *sorted([12, 13, 14] * 2), *range(15, 20)]
+    assert job.panes()[-3:] == expected(10, 20)
 
 
 @pytest.mark.contract("END-04", "OPS-02")
