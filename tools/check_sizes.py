@@ -88,7 +88,7 @@ _NUMBERS_APART = {
     ("store/shards/shardfile.py", "_MAX_BYTES"): _FORMAT,
     ("spark/session/listening.py", "_FOLDER_BYTES_MAX"): _OUTSIDE,
     ("spark/tasks/openstages.py", "_FEW_MODULES"): "when a process looks for garbage",
-    ("spark/tasks/ending/publishing.py", "_MOST_WARNINGS"): _SHOWN,
+    ("spark/tasks/ending/publishing.py", "MOST_WARNINGS"): _SHOWN,
     ("engine/grouping/contents.py", "_LARGE"): _FORMAT,
     ("harness/encoding/windowcoder.py", "_BYTES"): _FORMAT,
     ("engine/rows/keyspace.py", "EVENT_HELD"): _FORMAT,

@@ -32,6 +32,7 @@ OPTIMIZATIONS = {
     "giving_up": "combining before an exchange continues, even if it hardly reduces the data",
     "quick_tasks": "Spark's Python workers are unchanged: after each task they collect garbage in all modules, and "
     "they acknowledge received data late",
+    "driver_publishing": "workers publish all that sinks have staged; the driver never publishes itself",
 }
 """The values of `--disable_optimizations`, and what happens without each."""
 

@@ -174,9 +174,12 @@ class Bench:
         record = history_record(history_in(FolderBlobs(self._folder / f"job-{self._jobs}", sync=False)))
         points = [point["job"] for point in record["rings"][0]["points"]]
         count = sum(point.get("micro_batches") or 0 for point in points)
+        times = [point["time"] for point in record["rings"][0]["points"]]
+        # Records come at any time, so they wait for half of the time between two micro-batches.
+        wait = (max(times) - min(times)) / 1e6 / max(1, count) / 2
         named = {"seconds": "all but the commit", "plan": "planning", "user": "user code", "spark": "Spark"}
         named["commit"] = "the commit"
-        return {
+        return {"waiting until it begins": wait} | {
             what: sum(point.get(name) or 0 for point in points) / max(1, count)
             for name, what in named.items()
             if any(name in point for point in points)

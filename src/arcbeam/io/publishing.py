@@ -6,6 +6,7 @@ Owns how a pipeline declares what to publish, and how it is published. The runne
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,7 +18,7 @@ from typing_extensions import override
 
 from arcbeam.errors import SetupError
 from arcbeam.model.attempts import IN_SDK_WORKER, Attempt, here
-from arcbeam.model.urns import PUBLISH_ANNOTATION
+from arcbeam.model.urns import PUBLISH_ANNOTATION, QUICK
 
 _NAMELESS: Final = Attempt("", 0, (), "")
 
@@ -62,6 +63,25 @@ class Publisher(DoFn):  # type: ignore[misc]  # Beam is untyped
         Calls run concurrently in different processes, with different committables of the micro-batch. A process whose
         driver was killed, or whose call was abandoned, may still be publishing the same committables.
         """
+
+    def warn(self, text: str) -> None:
+        """Show a warning with the job's messages."""
+        warnings.warn(text, stacklevel=2)
+
+    def prepare_in_driver(self) -> None:
+        """Find out whether this process, the job's driver, reaches all that `publish` needs. Raise if it does not.
+
+        Called after `setup`, in a thread of its own, and only if the class overrides `is_quick`. By then workers
+        publish already.
+        """
+
+    def is_quick(self, committables: Sequence[Any]) -> bool:
+        """Return whether `publish` takes only milliseconds for these committables.
+
+        Then the driver of a streaming job publishes them itself: another Spark job would take longer, and a worker may
+        first have to connect. If that fails, workers publish them. By default they always do.
+        """
+        return False
 
     def sweep(self, job: str, micro_batch: int) -> None:
         """Remove unpublished data that attempts of a job have staged up to a micro-batch; it will never be published.
@@ -124,7 +144,8 @@ class _Marked(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def annotations(self) -> dict[str, Any]:
-        return {**super().annotations(), PUBLISH_ANNOTATION: b""}
+        quick = type(self.fn).is_quick is not Publisher.is_quick
+        return {**super().annotations(), PUBLISH_ANNOTATION: QUICK if quick else b""}
 
 
 def attempt() -> Attempt:

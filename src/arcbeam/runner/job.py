@@ -23,7 +23,6 @@ from arcbeam import errors, secrets
 from arcbeam.console.progressline import ProgressLine, announce, watched
 from arcbeam.engine.coordinator import EndState
 from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
-from arcbeam.explain import as_json
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import OnSigterm
@@ -134,7 +133,8 @@ class Job:
         self.on_sigterm = OnSigterm.of(options.on_sigterm, bounded=plan.bounded, kept=bool(options.checkpoint_dir))
         self.sigterm_seconds = float(options.sigterm_seconds)
         self._follower, self._job_graph, self._shards = follower or Follower(), job_graph, shards
-        self._observed = bool(id) or options.page_port is not None
+        self._at_server = bool(id)
+        self._observed = self._at_server or options.page_port is not None
         self._run: BatchRun | streamingjob.StreamRun | None = None
         self._started, self._streaming = time.monotonic(), False
         self._messages: deque[Message] = deque(maxlen=_MESSAGES)
@@ -194,6 +194,9 @@ class Job:
                     backlog_micro_batch_seconds=max(options.micro_batch_seconds, options.backlog_micro_batch_seconds),
                     **options.optimizations,
                 )
+                if self._at_server:
+                    # It runs jobs of several users, and does not unpickle what is theirs.
+                    settings = replace(settings, driver_publishing=False)
                 self._run = self._run_of(settings, location)
                 if self.cancelled:
                     raise JobCancelledError(f"job '{self.name}' was cancelled")
@@ -393,20 +396,19 @@ class Job:
         """Return what the job does now, as JSON values; callable from any thread.
 
         Args:
-            whole: with the stages of a streaming job, which may be hundreds, and the plan of a bounded one.
+            whole: with the stages of a streaming job, which may be hundreds.
 
         Returns:
             `status` of a streaming job, as `as_record`, or None; `progress` of a bounded job: `stages`, each as
-            `StageProgress`, and its `plan`, or None; `folder` of a job that keeps its state, for people, or "".
+            `StageProgress`, or None; `folder` of a job that keeps its state, for people, or "".
         """
         run, status = self._run, self.status()
         if status is not None and not whole:
             status = replace(status, stages=())
         stages = [asdict(stage) for stage in run.stages()] if isinstance(run, BatchRun) else []
-        plan = {"plan": as_json(self._plan)} if whole and stages else {}
         return {
             "status": None if status is None else as_record(status),
-            "progress": {"stages": stages, **plan} if self._plan.bounded else None,
+            "progress": {"stages": stages} if self._plan.bounded else None,
             "folder": self.folder(),
         }
 

@@ -79,7 +79,7 @@ def publisher(broker: Broker, folder: Path, **how: Any) -> PublishRecords:
 
 def staged(folder: Path, topic: str, sequence: int) -> dict[str, Any]:
     (folder / str(sequence)).write_bytes(framed([encoded([record(topic, sequence)])]))
-    return {"parts": [Part("lost.0", sequence, str(sequence), 1, topic).plain()]}
+    return {"parts": [Part("lost.0", sequence, str(sequence), 1, 1, topic).plain()]}
 
 
 def test_deleted_register_is_refused(broker: Broker, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Files:
 
 
 def part(sequence: int, staged: str = "", token: str = "", after: str = "", *, begins: bool = False) -> Part:
-    return Part("arcbeam.job.sink.0", sequence, staged or str(sequence), 1, "t", token, after, begins)
+    return Part("arcbeam.job.sink.0", sequence, staged or str(sequence), 1, 1, "t", token, after, begins)
 
 
 def chain(*tokens: str) -> list[Part]:

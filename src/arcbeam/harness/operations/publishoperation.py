@@ -6,7 +6,7 @@ when they are published, nor where they are stored until then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from apache_beam.internal import pickler
@@ -19,7 +19,7 @@ from arcbeam.harness.operations import registering
 from arcbeam.harness.operations.blockoperation import BlockOperation
 from arcbeam.model import texts
 from arcbeam.model.plan import Stage
-from arcbeam.model.urns import PUBLISH_URN
+from arcbeam.model.urns import PUBLISH_ANNOTATION, PUBLISH_URN, QUICK
 
 
 class PublishOperation(BlockOperation):
@@ -55,6 +55,12 @@ def collected(operations: Iterable[PublishOperation]) -> dict[str, list[bytes]]:
     return {op.publisher: committables for op in operations if (committables := op.collected())}
 
 
+def may_be_quick(stage: Stage, name: str) -> bool:
+    """Return whether a stage's publisher says of committables how quick it is; unpickles nothing."""
+    transform = runner_pb.Components.FromString(stage.payload).transforms[name]
+    return bool(transform.annotations[PUBLISH_ANNOTATION] == QUICK)
+
+
 class OpenPublisher:
     """A publisher in a process that publishes: set up, and torn down by `close`.
 
@@ -83,6 +89,19 @@ class OpenPublisher:
     def needs_teardown(self) -> bool:
         """Return whether the user's class overrides teardown."""
         return type(self._fn).teardown is not DoFn.teardown
+
+    def prepare_in_driver(self, warn: Callable[[str], None]) -> None:
+        """Prepare to publish in the job's driver; raise what user code raises, if this process cannot.
+
+        Args:
+            warn: called with warnings. In workers, Python's own warnings are caught.
+        """
+        self._fn.warn = warn
+        self._fn.prepare_in_driver()
+
+    def is_quick(self, committables: Sequence[bytes]) -> bool:
+        """Return whether publishing them takes only milliseconds; raise what user code raises."""
+        return bool(self._fn.is_quick([self._decode(each) for each in committables]))
 
     def publish(self, committables: Sequence[bytes], *, again: bool) -> None:
         """Publish committables; raise what user code raises.

@@ -34,6 +34,7 @@ class Settings:
         bulk_values: whether an exchange writes values in bulk where possible.
         packed_blobs: whether blobs are compressed where that makes them smaller.
         quick_tasks: whether tasks change Spark's worker for speed: garbage collection, acknowledgements.
+        driver_publishing: whether the driver publishes what takes it only milliseconds.
         event_times: whether tasks report event times and bytes of their outputs, and the elements that accumulators
             stand for.
     """
@@ -55,6 +56,7 @@ class Settings:
     bulk_values: bool = True
     packed_blobs: bool = True
     quick_tasks: bool = True
+    driver_publishing: bool = True
     event_times: bool = False
 
 

@@ -204,6 +204,13 @@ def longest_transaction(connection: Connection) -> int:
     return int(settings.get("transaction.max.timeout.ms") or _UNLIMITED)
 
 
+def check_reachable(connection: Connection) -> None:
+    """Raise an error if no broker answers this process."""
+    from confluent_kafka.admin import AdminClient
+
+    connection.made(AdminClient).list_topics(timeout=_TRY_SECONDS)
+
+
 def _settings_of(client: Any, kind: str, name: str) -> Mapping[str, str]:
     """Return the settings of a topic or broker; none if it does not tell them, for example without the right to ask."""
     from confluent_kafka import KafkaException

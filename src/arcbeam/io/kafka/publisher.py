@@ -26,8 +26,9 @@ from arcbeam import documents
 from arcbeam.errors import PublishRefusedError
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain, decoded, unframed
-from arcbeam.io.kafka.producing import FencedError, InDoubtError, LibrdkafkaShard, Register
+from arcbeam.io.kafka.producing import FencedError, InDoubtError, LibrdkafkaShard, Register, check_reachable
 from arcbeam.io.publishing import Publisher
+from arcbeam.sizes import threshold
 
 _LOG = logging.getLogger("arcbeam.kafka")
 
@@ -37,6 +38,9 @@ _TRIES: Final = 3
 """Of a part, if another process publishes it at the same time, or connections fail."""
 _AT_ONCE: Final = 8
 """Shards that are published concurrently."""
+_FEW: Final = threshold(5_000, 20)
+_SMALL: Final = threshold(1 << 20, 2_000)
+"""Records and bytes that a driver produces within milliseconds."""
 
 
 class RegisterError(PublishRefusedError):
@@ -52,6 +56,7 @@ class Part:
         sequence: its number among the parts of the shard, from 1.
         staged: where its records are.
         records: their number.
+        bytes: their size.
         register: the topic at whose partition 0 the group has its offset.
         token: its identity: no other part of the shard has it.
         after: the token of the part before it; "" if there is none, or if it is unknown.
@@ -62,6 +67,7 @@ class Part:
     sequence: int
     staged: str
     records: int
+    bytes: int
     register: str
     token: str = ""
     after: str = ""
@@ -75,6 +81,10 @@ class Part:
     def of(plain: Mapping[str, Any]) -> Part:
         """Read a committable."""
         return Part(**documents.checked(plain, VERSION, "a part of a Kafka sink"))
+
+
+def _is_small(parts: Sequence[Part]) -> bool:
+    return sum(part.records for part in parts) <= _FEW and sum(part.bytes for part in parts) <= _SMALL
 
 
 def name_of(job: str, sink: str, shard: int) -> str:
@@ -117,13 +127,20 @@ class Shard(Protocol):
         """Release the connection."""
 
 
-def still_to_publish(parts: Sequence[Part], register: Register | None, *, trusts: bool) -> list[Part]:
+def still_to_publish(
+    parts: Sequence[Part],
+    register: Register | None,
+    *,
+    trusts: bool,
+    warn: Callable[[str], None] = warnings.warn,
+) -> list[Part]:
     """Return which parts are not published.
 
     Args:
         parts: consecutive parts of a shard.
         register: the newest published one; None: the register does not exist.
         trusts: whether a missing register means that none of them is published.
+        warn: called with warnings.
 
     Raises:
         RegisterError: the register contradicts the parts.
@@ -140,10 +157,9 @@ def still_to_publish(parts: Sequence[Part], register: Register | None, *, trusts
         raise _other(found or first, register, f"is at another part {register.sequence}")
     if found is not None and not register.token:
         # Only a user sets a register without a token.
-        warnings.warn(
+        warn(
             f"WriteToKafka does not publish part {found.sequence} of shard {found.name}: the offset of the consumer "
-            "group was set to it by hand",
-            stacklevel=1,
+            "group was set to it by hand"
         )
     return [part for part in parts if part.sequence > register.sequence]
 
@@ -199,6 +215,18 @@ class PublishRecords(Publisher):
         self._staging = self._storage()
         # A shard's open producer, and what it has published last.
         self._open: dict[str, tuple[Shard, Register]] = {}
+        self._tries = _TRIES
+
+    @override
+    def prepare_in_driver(self) -> None:
+        check_reachable(self._connection)
+        # Workers try again, and report errors.
+        self._tries = 1
+
+    @override
+    def is_quick(self, committables: Sequence[Mapping[str, Any]]) -> bool:
+        parts = [part for committable in committables for part in committable["parts"]]
+        return _is_small([Part.of(part) for part in parts])
 
     @override
     def teardown(self) -> None:
@@ -217,7 +245,7 @@ class PublishRecords(Publisher):
                 pass
 
     def _publish(self, parts: list[Part]) -> None:
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(self._tries)):
             try:
                 self._try(parts)
                 return
@@ -235,7 +263,7 @@ class PublishRecords(Publisher):
                     shard.close()
                 shard = self.shard(parts[0])
                 register = shard.begin()
-            for part in still_to_publish(parts, register, trusts=self._trusts):
+            for part in still_to_publish(parts, register, trusts=self._trusts, warn=self.warn):
                 shard.publish(self._records(part), Register(part.sequence, part.token))
         except BaseException:
             # Whether a transaction has ended may be unknown. The next producer finds out.

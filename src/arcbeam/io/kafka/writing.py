@@ -171,7 +171,8 @@ class _Stager:
             raise
         name = name_of(by.job, self._sink.name, shard)
         token, after = link.token, link.after
-        return Part(name, link.sequence, staged.staged, records, self._sink.register, token, after, link.begins)
+        size = sum(map(len, chunks))
+        return Part(name, link.sequence, staged.staged, records, size, self._sink.register, token, after, link.begins)
 
     def _check(self, topic: str, number: int) -> None:
         if topic not in self._topics or number >= self._topics[topic].partitions:

@@ -47,6 +47,7 @@ from arcbeam.sizes import threshold
 from arcbeam.spark.session import driver, remote
 from arcbeam.spark.session.sessions import replaced
 from arcbeam.spark.streaming.dataframes import MicroBatchFrames
+from arcbeam.spark.streaming.driverpublishing import CLOSE_SECONDS, DriverPublishing
 from arcbeam.spark.streaming.leveltask import LevelReport, OpenGraceful, StreamingJob, error_stage
 from arcbeam.spark.streaming.rows import reports_in
 from arcbeam.spark.tasks import lostattempts
@@ -137,6 +138,7 @@ class SparkCluster(Cluster):
             quick=job.settings.quick_tasks,
             worker_setup=job.worker_setup,
         )
+        self._here = DriverPublishing(job.physical.plan, on=job.settings.driver_publishing)
         # Runs concurrently with the next micro-batch.
         self._publisher = ThreadPoolExecutor(1, f"publish-{job.id}")
         self._publishings = itertools.count()
@@ -280,8 +282,9 @@ class SparkCluster(Cluster):
         self._tried = micro_batch
         try:
             self._renew_session()
-            warnings = self._publishing.publish([(each.stage, each.payload) for each in committables], again=again)
-            self._on_warnings(warnings)
+            rest = self._here.publish([(each.stage, each.payload) for each in committables], again=again)
+            warnings = self._publishing.publish(rest.committables, again=rest.again)
+            self._on_warnings([*rest.warnings, *warnings])
             event = Published(self._clock.now(), micro_batch)
         except BaseException as e:
             failed = self._as_failure(e, f"could not publish micro-batch {micro_batch}")
@@ -300,8 +303,11 @@ class SparkCluster(Cluster):
         self._sweep(micro_batch, last=True)
 
     def _sweep(self, micro_batch: int, *, last: bool) -> None:
+        what = Sweep(self._job.name, micro_batch)
         try:
-            self._on_warnings(self._publishing.sweep(Sweep(self._job.name, micro_batch), last=last))
+            # The last one also closes what workers have open.
+            swept, warnings = (set[str](), list[str]()) if last else self._here.sweep(what)
+            self._on_warnings([*warnings, *self._publishing.sweep(what, last=last, without=swept)])
         except Exception as e:
             self._on_warnings([f"could not remove the staged files of uncommitted attempts: {e}"])
 
@@ -364,7 +370,7 @@ class SparkCluster(Cluster):
                 self._closed.is_set,
                 name=self._job.physical.plan.name,
             )
-            errors = tuple(result.errors)
+            errors = (*result.errors, *self._here.close())
         except Exception as e:
             # The session may have ended, and with it all workers.
             _LOG.debug("could not tear anything down", exc_info=True)
@@ -381,6 +387,8 @@ class SparkCluster(Cluster):
         self._hastened.set()
         self._closed.set()
         self._publishing.close()
+        self._here.give_up()
+        self._here.close(_HASTY_CLOSING_SECONDS if hasty else CLOSE_SECONDS)
         for worker in (self._worker, self._publisher):
             ended = threading.Thread(target=worker.shutdown, kwargs={"cancel_futures": True}, daemon=True)
             ended.start()

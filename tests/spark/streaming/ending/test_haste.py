@@ -54,7 +54,7 @@ def test_publishers_that_swept_are_torn_down(monkeypatch: pytest.MonkeyPatch) ->
     publishing = MagicMock(holders=set())
     sweeps, swept = threading.Event(), threading.Event()
 
-    def sweep(*_: Any, last: bool) -> tuple[str, ...]:
+    def sweep(*_: Any, **__: Any) -> tuple[str, ...]:
         sweeps.set()
         assert swept.wait(_WAIT)
         publishing.holders.add("host:7")

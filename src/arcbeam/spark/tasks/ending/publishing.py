@@ -13,7 +13,7 @@ import threading
 import traceback
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -46,7 +46,7 @@ _TOGETHER: Final = threshold(256)
 _SWEEP_SECONDS: Final = 60.0
 """For the last sweep, after the job's work has ended."""
 _MOST_FRAMES: Final = cache_size(8)
-_MOST_WARNINGS: Final = 20
+MOST_WARNINGS: Final = 20
 """Maximum warnings of one call that are reported."""
 
 
@@ -186,7 +186,7 @@ class PublishTask:
             described = usererrors.described(e, call.publisher)
             raise e if described is None else failure.record(self.location, run, described) from None
         found = dict.fromkeys(texts.said(str, each.message) for each in caught)
-        return [f"{call.publisher}: {text}" for text in list(found)[:_MOST_WARNINGS]]
+        return [f"{call.publisher}: {text}" for text in list(found)[:MOST_WARNINGS]]
 
     @staticmethod
     def _swept(publisher: Any, sweep: Sweep) -> list[str]:
@@ -269,17 +269,18 @@ class SparkPublishing:
             raise LookupError(f"there are committables for {names}, but this pipeline has no such publisher")
         return self._make(calls_of(of, again=again))
 
-    def sweep(self, sweep: Sweep, *, last: bool) -> list[str]:
+    def sweep(self, sweep: Sweep, *, last: bool, without: Collection[str] = ()) -> list[str]:
         """Remove what will never be published; like `publish`.
 
         Args:
             sweep: the micro-batch up to which to remove; its committables must be published.
             last: whether no other call follows.
+            without: names of publishers that have done it.
 
         Returns:
             Warnings.
         """
-        calls = [Call(name, sweep=sweep) for name in self._stages]
+        calls = [Call(name, sweep=sweep) for name in self._stages if name not in without]
         if not last:
             return self._make(calls)
         # Cancelling the job does not cancel this call, but its time is limited.
