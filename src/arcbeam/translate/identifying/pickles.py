@@ -91,7 +91,16 @@ class _Digests:
             node, end = _read(data, at)
             # A separate reader, so that its nodes are freed afterwards.
             return _Digests(self._now).of_node(node), end
-        except (ValueError, IndexError, KeyError, AttributeError, TypeError, RecursionError, struct.error):
+        except (
+            ValueError,
+            IndexError,
+            KeyError,
+            AttributeError,
+            TypeError,
+            RecursionError,
+            StopIteration,
+            struct.error,
+        ):
             return b"", at
 
     def _masked_bytes(self, data: bytes) -> bytes:
