@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -35,6 +35,22 @@ def test_bounded_job_shows_its_stages() -> None:
     assert all(figure in text for figure in ("3 of 8", "2.50 s", ">70<", ">2<"))
     assert "none of its tasks has begun" in text
     assert "how many tasks it has is known when its input is" in text
+
+
+def test_bounded_job_has_a_graph_with_its_progress() -> None:
+    plan = samples.plan_of(3)
+    job = batch(StageProgress("Read", "done", 1, 1, 0, 10, 2.5), *STAGES[1:])
+    text = client(Fixed(replace(job, progress={**(job.progress or {}), "plan": plan}))).get("/job/a").text
+    lines = dict(re.findall(r'id="g-(s\d-\w+)"[^>]*>([^<]*)</text>', text))
+    assert [lines[f"s{at}-live"] for at in range(3)] == ["done · 1 of 1 tasks", "running · 3 of 8 tasks", "waiting"]
+    assert [lines[f"s{at}-more"] for at in range(3)] == [
+        "19% of the time · 10 elements",
+        "81% of the time · 70 elements",
+        "",
+    ]
+    assert 'class="live busy-3" id="g-s1-more"' in text
+    # An earlier server does not send the plan.
+    assert "No graph" in client(Fixed(job)).get("/job/a").text
 
 
 def test_stages_of_ended_job_keep_their_figures() -> None:

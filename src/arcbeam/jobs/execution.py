@@ -190,7 +190,7 @@ class JobEvents(Protocol):
         ...
 
     def progress(self, record: Mapping[str, Any]) -> None:
-        """Replace the last progress of a bounded job, which is kept after its end: `stages`, as JSON's values."""
+        """Replace the last progress of a bounded job, which is kept after its end: see `PipelineExecutor.snapshot`."""
         ...
 
 
@@ -263,11 +263,11 @@ class PipelineExecutor(Protocol):
         """Return what the run does now, as JSON's values. From any thread.
 
         Args:
-            whole: with the stages of a streaming job, which may be hundreds.
+            whole: with the stages of a streaming job, which may be hundreds, and the plan of a bounded one.
 
         Returns:
-            `status` of a streaming run, or None; `progress` of a bounded run, with `stages`, or None; `folder`, for
-            people, or "". Empty before the run.
+            `status` of a streaming run, or None; `progress` of a bounded run, with `stages` and `plan`, or None;
+            `folder`, for people, or "". Empty before the run.
         """
         ...
 

@@ -36,6 +36,7 @@ from arcbeam.page.live import Board, Rendered, Shown, View, updates
 from arcbeam.page.memory import Kept
 from arcbeam.page.samplepages import SamplePages
 from arcbeam.page.sources import HISTORIES, HISTORY_SECONDS, Listed, Record, Source
+from arcbeam.page.states import BatchRow
 from arcbeam.page.timelines import charts
 from arcbeam.page.timelines.errors import errors_of
 from arcbeam.page.timelines.newest import Newest
@@ -138,9 +139,7 @@ class Pages:
             fragments[id] = str(caller())
             return Markup(fragments[id])  # a template has escaped it
 
-        graph, figures = shown.values.get("graph"), {}
-        if graph is not None:
-            graph, figures = graph.shown(shown.values["record"], shown.values["tasks"])
+        graph, figures = shown.values.get("graph") or (None, {})
         template = self._templates.get_template(shown.template)
         values = {**shown.values, "graph": None if graph is None else Markup(graph)}  # it is escaped
         query = f"?{request.url.query}" if request.url.query else ""
@@ -199,6 +198,7 @@ class Pages:
         if (record := found.record) is None and found.state:
             rows = None if found.progress is None else list(states.batch_rows(found.progress, states.is_live(found)))
             of = {
+                "graph": self._progress_graph(found, rows or ()),
                 "row": states.row_of(found),
                 "duration": states.duration(found),
                 "stages": rows,
@@ -226,8 +226,7 @@ class Pages:
             "driver": "" if stopped(record) else driver_line(record),
             "why": error_of(record),
             "quiet": bool(views.without_driver(record)),
-            "graph": graph,
-            "tasks": self._source.tasks(found.id),
+            "graph": None if graph is None else graph.shown(record, self._source.tasks(found.id)),
             "ids": {} if graph is None else graph.stages,
             "newest": charts.newest_of(history, span),
             "failures": errors_of(history),
@@ -320,9 +319,18 @@ class Pages:
         return Shown("missing.html", away, {"what": text, "error": ""}, 503 if away else 404)
 
     def _graph(self, id: str, record: Record) -> Graph | None:
-        """Return the graph of a job, laid out once; None if its plan is unknown."""
+        """Return the graph of a streaming job; None if its plan is unknown."""
         links = {stage["stage"]: f"/job/{id}/stage/{number}" for number, stage in enumerate(record["stages"])}
-        plan = self._source.plan(id)
+        return self._drawn(id, self._source.plan(id), links)
+
+    def _progress_graph(self, job: Listed, rows: Sequence[BatchRow]) -> tuple[str, dict[str, str]] | None:
+        """Return the graph of a bounded job, with figures; None if its plan is unknown."""
+        progress = job.progress or {}
+        graph = self._drawn(job.id, progress.get("plan"), {})
+        return None if graph is None else graph.progressed(progress, [(row.line, row.level) for row in rows])
+
+    def _drawn(self, id: str, plan: Record | None, links: Mapping[str, str]) -> Graph | None:
+        """Return the picture of a plan, laid out once for each job."""
         if plan is None:
             return None
         known, graph = self._graphs.get(id, (None, None))

@@ -5,7 +5,7 @@ Owns which figures a stage and an edge show. Where they are is decided in `arcbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,6 +46,22 @@ class Graph:
             tasks: figures of tasks, as `arcbeam.streaming.status.taskfigures.task_record`; None: unknown.
         """
         return self.picture.filled(dict(self._figures(record, busy_shares(record, tasks))))
+
+    def progressed(self, progress: Record, states: Sequence[tuple[str, str]]) -> tuple[str, dict[str, str]]:
+        """Return the picture with the figures of a bounded job, and the elements that show these, by their ids.
+
+        Args:
+            progress: of the job, with the plan of this graph.
+            states: of each stage its state, with the number of its tasks, and its level.
+        """
+        stages, total = progress["stages"], sum(stage["seconds"] for stage in progress["stages"])
+        figures: dict[str, tuple[str, str]] = {}
+        for of, stage, state in zip(progress["plan"]["stages"], stages, states, strict=True):
+            share = stage["seconds"] / total if total else 0.0
+            words = [f"{share:.0%} of the time", f"{stage['elements']:,} elements"] if stage["seconds"] else []
+            figures[f"{of['id']}-live"] = state
+            figures[f"{of['id']}-more"] = " · ".join(words), f"busy-{round(share * _SHADES)}" if words else ""
+        return self.picture.filled(figures)
 
     def failing(self, record: Record) -> str:
         """Return the stage in which a job has failed, or its next micro-batch fails; "" if none does, or unknown."""

@@ -54,7 +54,8 @@ class Listed:
         since: when it got this state, in microseconds since 1970; 0: unknown.
         started: since when it ran first, in microseconds since 1970; 0: unknown, or not asked for.
         why: the error with which it ended; "" if there is none.
-        progress: of a bounded job: `stages`, each as `arcbeam.console.progressline.StageProgress`; None for other jobs.
+        progress: of a bounded job: `stages`, each as `arcbeam.console.progressline.StageProgress`, and perhaps its
+            `plan`, as `arcbeam.explain.as_json`; None for other jobs.
         silent: all of this is from this many seconds ago, and since then there is no contact with its service; None: it
             is of now.
     """

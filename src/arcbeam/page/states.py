@@ -31,6 +31,11 @@ class BatchRow:
     retries: Cell
     seconds: Cell
 
+    @property
+    def line(self) -> str:
+        """Its state and its tasks, for the graph."""
+        return f"{self.state.text} · {self.tasks.text} tasks" if self.tasks.text != "–" else self.state.text
+
 
 def is_live(job: Listed) -> bool:
     """Return whether a later look may show something else. Without contact, a job that had ended has ended still."""

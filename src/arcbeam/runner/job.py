@@ -23,6 +23,7 @@ from arcbeam import errors, secrets
 from arcbeam.console.progressline import ProgressLine, announce, watched
 from arcbeam.engine.coordinator import EndState
 from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
+from arcbeam.explain import as_json
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import OnSigterm
@@ -396,19 +397,20 @@ class Job:
         """Return what the job does now, as JSON values; callable from any thread.
 
         Args:
-            whole: with the stages of a streaming job, which may be hundreds.
+            whole: with the stages of a streaming job, which may be hundreds, and the plan of a bounded one.
 
         Returns:
             `status` of a streaming job, as `as_record`, or None; `progress` of a bounded job: `stages`, each as
-            `StageProgress`, or None; `folder` of a job that keeps its state, for people, or "".
+            `StageProgress`, and its `plan`, or None; `folder` of a job that keeps its state, for people, or "".
         """
         run, status = self._run, self.status()
         if status is not None and not whole:
             status = replace(status, stages=())
         stages = [asdict(stage) for stage in run.stages()] if isinstance(run, BatchRun) else []
+        plan = {"plan": as_json(self._plan)} if whole and stages else {}
         return {
             "status": None if status is None else as_record(status),
-            "progress": {"stages": stages} if self._plan.bounded else None,
+            "progress": {"stages": stages, **plan} if self._plan.bounded else None,
             "folder": self.folder(),
         }
 
