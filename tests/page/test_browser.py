@@ -421,9 +421,10 @@ def test_killed_driver_is_noticed_on_an_open_page(open_page: Any, jobs: samples.
 
 def test_page_is_complete_without_javascript(open_page: Any) -> None:
     page, other = open_page("job/a"), open_page("job/a", java_script_enabled=False)
+    changing = r"[\d.]+ (?:s|min)\b|\d{4}-\d\d-\d\d[T ][\d:.]*\dZ?"
     for selector in ("h1", "#headline", "#causes", ".graph", "table"):
-        # The gap of a watermark grows between the two.
-        script, plain = (re.sub(r"[\d.]+ (?:s|min)\b", "…", each.inner_text(selector)) for each in (page, other))
+        # The gap of a watermark grows between the two. Times are local in the first one.
+        script, plain = (re.sub(changing, "…", each.inner_text(selector)) for each in (page, other))
         assert script == plain
     assert other.query_selector("noscript") is not None
     # Not by a click: without JavaScript, the page is loaded again meanwhile.
@@ -431,6 +432,23 @@ def test_page_is_complete_without_javascript(open_page: Any) -> None:
     table = open_page(address.removeprefix("/"), java_script_enabled=False)
     api.expect(table.locator("#rows tr")).to_have_count(ROWS_SHOWN)
     api.expect(table.locator("#rows th").first).to_have_text(re.compile(r"^20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ$"))
+
+
+def test_times_are_those_of_the_viewer(open_page: Any, jobs: samples.Jobs) -> None:
+    causes = [{**jobs.found["a"].record["causes"][0], "text": "the watermark is at 2026-01-05T10:00:03.25Z"}]  # type: ignore[index]
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), causes=causes))
+    page = open_page("job/a", timezone_id="America/New_York")
+    time = page.locator("#causes time").first
+    api.expect(time).to_have_text("2026-01-05 05:00:03")
+    assert time.get_attribute("title") == "2026-01-05T10:00:03.25Z"
+    assert "in your time zone, America/New_York" in page.inner_text("#zone")
+    # A change is local, too.
+    causes = [{**causes[0], "text": "the watermark is at 2026-07-05T10:00:03Z"}]
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), causes=causes))
+    api.expect(time).to_have_text("2026-07-05 06:00:03")
+    plain = open_page("job/a", java_script_enabled=False, timezone_id="America/New_York")
+    api.expect(plain.locator("#causes time").first).to_have_text("2026-07-05T10:00:03Z")
+    assert plain.inner_text("#zone") == "Times are in UTC."
 
 
 @pytest.mark.contract("PAGE-04")

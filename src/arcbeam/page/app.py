@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -26,8 +26,7 @@ from starlette.staticfiles import StaticFiles
 
 from arcbeam.explain import STYLE, plan_of
 from arcbeam.model.plan import Plan
-from arcbeam.model.texts import visible
-from arcbeam.page import details, samplepages, stagepage, states, views
+from arcbeam.page import details, markup, samplepages, stagepage, states, views
 from arcbeam.page.access.security import Guard
 from arcbeam.page.control import ControlPages, links
 from arcbeam.page.exposition import CONTENT_TYPE, exposition
@@ -40,10 +39,9 @@ from arcbeam.page.states import BatchRow
 from arcbeam.page.timelines import charts
 from arcbeam.page.timelines.errors import errors_of
 from arcbeam.page.timelines.newest import Newest
-from arcbeam.page.views import Cell, JobRow
-from arcbeam.sizes import remembered
+from arcbeam.page.views import JobRow
 from arcbeam.streaming.status.headline import causes_of, error_of, stopped
-from arcbeam.streaming.status.words import committed_at, driver_line, shown
+from arcbeam.streaming.status.words import committed_at, driver_line
 
 _HERE: Final = Path(__file__).parent
 
@@ -96,10 +94,18 @@ class Pages:
         self._source, self._board = source, Board()
         # Escapes all values, whatever a template is called.
         self._templates = Environment(
-            loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined, finalize=_visible
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=markup.visible_value,
         )
-        self._templates.globals |= {"cell": _cell, "clock": _clock, "numbers": _numbers, "parted": _parted}
-        self._templates.filters["shortened"] = views.shortened
+        self._templates.globals |= {
+            "cell": markup.cell,
+            "clock": markup.clock,
+            "numbers": markup.numbers,
+            "parted": markup.parted,
+        }
+        self._templates.filters |= {"shortened": views.shortened, "timed": markup.timed}
         self._newest = Newest()
         self._details = Kept(source.details, DETAILS_SECONDS, HISTORIES)
         self._ended: dict[str, tuple[Listed, JobRow]] = {}
@@ -357,50 +363,6 @@ def _finite(value: object) -> object:
         case list() | tuple():
             return [_finite(each) for each in value]
     return value
-
-
-def _cell(value: Cell) -> Markup:
-    """Return the content of a cell. A page has hundreds, so this is no macro, which takes five times as long."""
-    return Markup(_escaped(value.text, value.hint, value.at, value.ago if value.at else ""))  # all parts are escaped
-
-
-def _clock(time: int) -> Markup:
-    """Return a time to the second, in UTC: a browser with JavaScript shows it in its own time zone."""
-    text = escape(shown(time - time % 1_000_000).replace(".000Z", "Z"))
-    return Markup(f'<time data-clock="{time}" title="{text}">{text}</time>')  # it is escaped
-
-
-@remembered(4096)
-def _escaped(text: str, hint: str, at: int, ago: str) -> str:
-    """Return the content of a cell. Many stages have the same figures."""
-    content = str(escape(text))
-    if at:
-        content += f' <time data-at="{at}">{escape(ago)}</time>'
-    if not hint:
-        return content
-    title = escape(hint)
-    if text == "–":
-        content += f'<span class="unseen"> {title}</span>'
-    return f'<span title="{title}">{content}</span>'
-
-
-@remembered(1024)
-def _parted(name: str) -> Markup:
-    """Return the name of a transform, in which a line may break after a slash and before a parenthesis."""
-    return Markup("/<wbr>").join(Markup("<wbr>(").join(part.split("(")) for part in name.split("/"))
-
-
-def _visible(value: object) -> object:
-    """Return a value of a template; see `texts.visible`."""
-    if not isinstance(value, str):
-        return value
-    # An escape has nothing that a browser would obey.
-    return Markup(visible(value)) if isinstance(value, Markup) else visible(value)
-
-
-def _numbers(*values: Cell) -> Markup:
-    """Return cells of a row."""
-    return Markup("".join(f'<td class="number">{_cell(value)}</td>' for value in values))  # they are escaped
 
 
 def _blocked(graph: Graph | None, record: Record, row: JobRow) -> dict[str, str]:

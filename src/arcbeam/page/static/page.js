@@ -69,6 +69,8 @@
   }
 
   localize();
+  const { timeZone } = Intl.DateTimeFormat().resolvedOptions();
+  say(document.getElementById("zone"), `Times are in your time zone, ${timeZone}; the hint of a time is UTC.`);
   let version = document.body.dataset.version;
   // A page that does not change has none.
   if (version === undefined) return;
