@@ -48,7 +48,7 @@ def _due_soon(logic: type[StageLogic]) -> AbstractContextManager[object]:
     return patch.object(logic, "next_due", soon)
 
 
-def _left_over_when_parked() -> AbstractContextManager[object]:
+def _left_over_when_buffered() -> AbstractContextManager[object]:
     """A stage reports elements that wait for a side input as leftover work."""
     report = StageRun._report
 
@@ -64,6 +64,6 @@ OF_LOOPS: Mapping[str, Mutation] = {
     "a coordinator that runs micro-batches instead of waiting": _runs_instead_of_waiting,
     "a stage with restrictions always due a moment later": lambda: _due_soon(SplittableLogic),
     "a stage with timers always due a moment later": lambda: _due_soon(StatefulLogic),
-    "buffered elements taken for leftover work": _left_over_when_parked,
+    "buffered elements taken for leftover work": _left_over_when_buffered,
 }
 """The mistakes by name."""

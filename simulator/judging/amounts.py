@@ -28,7 +28,7 @@ def counted(spec: StageSpec, rows: Iterable[Row]) -> StateMetrics:
     for key, value in rows:
         kinds.setdefault(key[0], []).append((key[3:], value))
     timers = [(Kind(kind), key[8]) for kind in _TIMERS for key, _ in kinds.get(kind, ())]
-    parked = [each for key, value in kinds.get(Kind.PARKED, ()) for each in _parked(key, value)]
+    blocked = [each for key, value in kinds.get(Kind.BLOCKED, ()) for each in _blocked(key, value)]
     ordered = [value for _, value in kinds.get(Kind.SORTED, ())]
     ends = sum(rank for _, rank in timers)
     grouped, runs = kinds.get(Kind.GROUPING, ()), set[tuple[bytes, bytes]]()
@@ -40,9 +40,9 @@ def counted(spec: StageSpec, rows: Iterable[Row]) -> StateMetrics:
         _cells(key for key, _ in kinds.get(Kind.KEYED, ())) if _without_ends(spec) else {},
         sum(kind is not Kind.PROCESSING and not rank for kind, rank in timers),
         sum(kind is Kind.PROCESSING for kind, _ in timers),
-        len(parked),
+        len(blocked),
         len(ordered),
-        sum(map(len, parked)) - 8 * len(parked) + sum(map(len, ordered)),
+        sum(map(len, blocked)) - 8 * len(blocked) + sum(map(len, ordered)),
     )
 
 
@@ -54,7 +54,7 @@ def _without_ends(spec: StageSpec) -> bool:
     return not kind.at_expiration and TimeDomain.PROCESSING not in kind.families.values()
 
 
-def _parked(key: bytes, value: bytes) -> list[bytes]:
+def _blocked(key: bytes, value: bytes) -> list[bytes]:
     _, _, row = key.split(END, 2)
     return list(sequences.of_row(row, value)) if row else []
 

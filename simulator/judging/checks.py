@@ -140,7 +140,7 @@ def of_report(happened: Happened, report: StageReport, plan: MicroBatchPlan) -> 
 def of_looks(looks: int, report: TaskReport) -> None:
     """Check that a task makes progress between checks of its budget. Otherwise it spins until the budget is used up."""
     every = [stage.counts for stage in report.stages]
-    done = sum(each.read + each.written + each.fired + each.resumed + each.unparked + each.made for each in every)
+    done = sum(each.read + each.written + each.fired + each.resumed + each.unblocked + each.made for each in every)
     if looks > done + _IDLE_LOOKS * (1 + len(every)):
         raise Broken(
             f"busy loop: task {report.task} of level {report.level} checked its budget {looks} times, but did only "

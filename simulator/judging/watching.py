@@ -421,7 +421,7 @@ def _requests(at: StageReport) -> str:
 
 def _did_something(at: StageReport) -> bool:
     counts = at.counts
-    return any((counts.read, counts.written, counts.fired, counts.resumed, counts.unparked, counts.late, counts.made))
+    return any((counts.read, counts.written, counts.fired, counts.resumed, counts.unblocked, counts.late, counts.made))
 
 
 def _monotone(before: Manifest | None, now: Manifest) -> None:

@@ -153,7 +153,7 @@ def test_status_prints_json_with_microseconds(job: Path) -> None:
         "cells": {"seen": 9},
         "event_timers": 2,
         "clock_timers": 1,
-        "parked": 4,
+        "blocked": 4,
         "ordered": 0,
         "waiting_bytes": 1500,
     }

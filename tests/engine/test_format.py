@@ -59,7 +59,7 @@ def _fill(view: MemoryView) -> None:
         timers.set(*at, EXPIRATION, Timestamp(9), None)
         holds.set(Holder(HolderKind.STATE, "pane", *at), Timestamp(4), "main")
         SortedInput(view, 258).add(Element(*at, Timestamp(11), b"e"), MIN_TIMESTAMP)
-    BlockedElements(view, 258).park(SideInputWindow("rates", b"side"), BlockedElement(Timestamp(2), b"p"))
+    BlockedElements(view, 258).add(SideInputWindow("rates", b"side"), BlockedElement(Timestamp(2), b"p"))
     clock = Clock(view, 258, ("main",))
     clock.advance(Timestamp(1))
     Residuals(view, 259, ("main",)).admit(

@@ -32,7 +32,7 @@ class _Shard:
         self.timers = Timers(view, 1, _FAMILIES)
         self.ordered = SortedInput(view, 1, Duration(_LATENESS))
         self.agenda = KeyQueue(self.timers, self.ordered)
-        self.parking = BlockedElements(view, 1)
+        self.blocked_elements = BlockedElements(view, 1)
 
 
 class TimeMachine(RuleBasedStateMachine):
@@ -45,23 +45,23 @@ class TimeMachine(RuleBasedStateMachine):
         self.shards = [_Shard(MemoryView()), _Shard(MemoryView())]
         self.marks = Watermarks(_STAGES)
         self.said = Times()
-        self.parked: list[tuple[int, SideInputWindow, Timestamp]] = []
+        self.blocked: list[tuple[int, SideInputWindow, Timestamp]] = []
         self.timers_set = self.timers_fired = 0
 
     @rule(
         shard=_SHARDS,
         elements=st.lists(
-            st.tuples(_KEYS, st.integers(0, 5), st.sampled_from(["now", "parked", "in order"])), min_size=1, max_size=5
+            st.tuples(_KEYS, st.integers(0, 5), st.sampled_from(["now", "blocked", "in order"])), min_size=1, max_size=5
         ),
     )
     def elements_come(self, shard: int, elements: list[tuple[bytes, int, str]]) -> None:
         place = self.shards[shard]
         for key, ahead, how in elements:
             element = Element(key, b"w", Timestamp(self.upstream + ahead), b"")
-            if how == "parked":
+            if how == "blocked":
                 lot = SideInputWindow("rates", b"w%d" % (ahead % 2))
-                place.parking.park(lot, BlockedElement(element.time, key))
-                self.parked.append((shard, lot, element.time))
+                place.blocked_elements.add(lot, BlockedElement(element.time, key))
+                self.blocked.append((shard, lot, element.time))
             elif how == "in order":
                 assert place.ordered.add(element, place.clock.input) is None
             else:
@@ -70,9 +70,9 @@ class TimeMachine(RuleBasedStateMachine):
     @rule(shard=_SHARDS, number=st.integers(0, 1))
     def a_side_input_is_ready(self, shard: int, number: int) -> None:
         lot = SideInputWindow("rates", b"w%d" % number)
-        for parked in self.shards[shard].parking.take(lot):
-            self.parked.remove((shard, lot, parked.time))
-            self.process(self.shards[shard], Element(parked.value, b"w", parked.time, b""))
+        for element in self.shards[shard].blocked_elements.take(lot):
+            self.blocked.remove((shard, lot, element.time))
+            self.process(self.shards[shard], Element(element.value, b"w", element.time, b""))
 
     @rule(by=st.integers(0, 8), passing=st.integers(0, 20), budget=st.integers(0, 6) | st.just(1000))
     def a_micro_batch(self, by: int, passing: int, budget: int) -> None:
@@ -126,7 +126,7 @@ class TimeMachine(RuleBasedStateMachine):
         self.put_out(fired.hold)
         if fired.family == "event":
             assert watermark == MAX_TIMESTAMP or fired.fire_at + _LATENESS < watermark <= self.upstream
-            assert all(time > fired.fire_at for at, _, time in self.parked if at == number)
+            assert all(time > fired.fire_at for at, _, time in self.blocked if at == number)
             waiting = shard.ordered.next()
             assert waiting is None or waiting > fired.fire_at
         elif fired.hold % 3 == 0:

@@ -132,7 +132,7 @@ def _stage(of: Record, now: int, draw: random.Random) -> dict[str, Any]:
         "next_event": now + 60_000_000,
         "next_due": None,
         "leftover": 0,
-        "parked": [],
+        "blocked": [],
         "state_rows": draw.randrange(1_000),
         "state_bytes": draw.randrange(1_000_000),
         "behind": 5_000_000,

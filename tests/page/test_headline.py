@@ -52,8 +52,8 @@ def _source(hold: Hold) -> dict[str, Any]:
 
 def _blocked() -> dict[str, Any]:
     """The status of a job whose elements wait for a side input."""
-    parked = Hold(Timestamp(7), HolderKind.PARKED, "rates@00")
-    own = holding("join", 1, parked, awaited=(Awaited(RATES, Timestamp(99)),), waits_for=RATES)
+    blocked = Hold(Timestamp(7), HolderKind.BLOCKED, "rates@00")
+    own = holding("join", 1, blocked, awaited=(Awaited(RATES, Timestamp(99)),), waits_for=RATES)
     marks = at(MAX_TIMESTAMP, 3, 7)
     silent = holding("rates", 0, Hold(Timestamp(3), HolderKind.RESIDUAL, "it"))
     record = as_record(status_of(committed(opened(MemoryBlobs()), marks, *all_of(silent, own))))
@@ -92,7 +92,7 @@ def _cases() -> Iterator[Any]:
     yield "restriction", _source(residual)
     yield "side input", _blocked()
     yield "timer", _held(timer)
-    yield "elements", _held(Hold(Timestamp(5), HolderKind.GATHERED, ""))
+    yield "elements", _held(Hold(Timestamp(5), HolderKind.BUFFERED, ""))
     yield "state", _held(Hold(Timestamp(5), HolderKind.STATE, "pane", key="a"))
     yield "script", _held(Hold(Timestamp(5), HolderKind.SCRIPT, ""))
     yield "shutdown", _held(Hold(Timestamp(5), HolderKind.UNPREPARED, ""))

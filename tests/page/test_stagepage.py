@@ -33,9 +33,9 @@ def test_stage_page_has_all_that_status_knows() -> None:
     record["stages"][0] |= {
         "restrictions": 2,
         "backlog": 5.0,
-        "parked": ["Rates.main has output for them"],
+        "blocked": ["Rates.main has output for them"],
         "leftover": 1,
-        "kept": {"keys": 4, "event_timers": 3, "clock_timers": 2, "parked": 7, "ordered": 6},
+        "kept": {"keys": 4, "event_timers": 3, "clock_timers": 2, "blocked": 7, "ordered": 6},
         "state_rows": 10,
         "state_bytes": 400,
         "state_shards": 20,

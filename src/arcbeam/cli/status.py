@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _WAITING = (
     ("event_timers", "timer(s) for the watermark"),
     ("clock_timers", "timer(s) for the clock"),
-    ("parked", "blocked element(s)"),
+    ("blocked", "blocked element(s)"),
     ("ordered", "element(s) queued by key"),
 )
 """What waits: its field, and its name for people; elements last."""
@@ -251,7 +251,7 @@ def _cells(record: Record, stage: Mapping[str, Any]) -> Sequence[str]:
         if stage["restrictions"]
         else []
     )
-    waits += [f"blocked until {each}" for each in stage["parked"]]
+    waits += [f"blocked until {each}" for each in stage["blocked"]]
     waits += [f"until {at(stage['next_event'])}"] if stage["next_event"] is not None else []
     waits += [f"until {at(stage['next_due'])} of processing time"] if stage["next_due"] is not None else []
     return (

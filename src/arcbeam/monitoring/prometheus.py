@@ -68,7 +68,7 @@ FAMILIES: Final = {
     "stage_cells": ("gauge", "Keys that have a value in a state (StateSpec) of the global window."),
     "timers": ("gauge", "Pending timers of a stage, by time domain: event time (event) or processing time (clock)."),
     "next_turn_seconds": ("gauge", "When the next timer or window of a stage is due, by time domain, since 1970."),
-    "waiting_elements": ("gauge", "Elements that are blocked (parked), or queued in order of time (order)."),
+    "waiting_elements": ("gauge", "Elements that are blocked (blocked), or queued in order of time (order)."),
     "waiting_bytes": ("gauge", "Bytes of these elements."),
     "user": ("counter", "Counters of user code (Metrics.counter)."),
 }
@@ -258,7 +258,7 @@ def _of_waiting(page: _Page, stage: StageStatus) -> None:
             page.add("stage_cells", keys, stage=name, state=state)
         page.add("timers", kept["event_timers"], stage=name, domain="event")
         page.add("timers", kept["clock_timers"], stage=name, domain="clock")
-        page.add("waiting_elements", kept["parked"], stage=name, why="parked")
+        page.add("waiting_elements", kept["blocked"], stage=name, why="blocked")
         page.add("waiting_elements", kept["ordered"], stage=name, why="order")
         page.add("waiting_bytes", kept["waiting_bytes"], stage=name)
     for domain, at in (("event", stage.next_event), ("clock", stage.next_due)):

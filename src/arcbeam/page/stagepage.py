@@ -176,10 +176,10 @@ def _waiting(stage: Mapping[str, Any]) -> Iterator[Fact]:
         else f"{shown(next_event)}, when the watermark is there",
     )
     yield "next by the clock", "nothing waits for the clock" if next_due is None else shown(next_due)
-    if parked := stage.get("parked"):
-        yield "blocked elements", f"{_number(kept, 'parked')}wait until {'; until '.join(parked)}"
-    elif kept and kept.get("parked"):
-        yield "blocked elements", f"{kept['parked']:,}, until a commit"
+    if blocked := stage.get("blocked"):
+        yield "blocked elements", f"{_number(kept, 'blocked')}wait until {'; until '.join(blocked)}"
+    elif kept and kept.get("blocked"):
+        yield "blocked elements", f"{kept['blocked']:,}, until a commit"
     else:
         yield "blocked elements", "none"
     if kept and kept.get("ordered"):

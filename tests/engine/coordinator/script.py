@@ -134,13 +134,13 @@ def scripted(stage: StageReport) -> StageReport:
     return replace(stage, input=Timestamp(5), local=Local(hold, {"main": OutputTime(hold)}))
 
 
-def parked(until: int) -> Change:
+def blocked(until: int) -> Change:
     """Elements of time 7 wait for the window of `rates` that ends at `until`; `rates` is complete."""
 
     def change(stage: StageReport) -> StageReport:
         if (stage.stage, stage.shard) != ("sum", 1):
             return nothing_left(stage)
-        hold = Hold(Timestamp(7), HolderKind.PARKED, "rates@77")
+        hold = Hold(Timestamp(7), HolderKind.BLOCKED, "rates@77")
         local = Local(hold, {"main": OutputTime(hold)}, RATES)
         return replace(stage, input=Timestamp(7), local=local, awaited=(Awaited(RATES, Timestamp(until)),))
 
@@ -180,7 +180,7 @@ REPORTS: dict[str, Change] = {
     "the same": source(5, 0, leftover=True, written=0),
     "never due": source(5, MAX_TIMESTAMP),
     "new work": new_work,
-    "parked": parked(9),
+    "blocked": blocked(9),
     "held": held,
     "sum unprepared": unprepared("sum"),
     "read and sum unprepared": unprepared("read", "sum"),

@@ -130,7 +130,7 @@ def test_idle_levels_keep_state_and_report_no_activity() -> None:
 def test_micro_batch_begins_with_first_level_with_work() -> None:
     driver = play("""
         start fresh                 -> run 1.0 initial
-        reports parked              -> propose 1 running
+        reports blocked             -> propose 1 running
         committed                   -> run 2.0
     """)
     assert driver.plan is not None

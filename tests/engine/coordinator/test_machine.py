@@ -153,7 +153,7 @@ def test_work_that_is_never_due_fails_job() -> None:
 def test_blocked_elements_with_complete_side_input_are_work() -> None:
     play("""
         start                       -> run 1.0
-        reports parked              -> propose 1 running
+        reports blocked             -> propose 1 running
         committed                   -> run 2.0
     """)
 

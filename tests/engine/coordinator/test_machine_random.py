@@ -24,9 +24,9 @@ from arcbeam.engine.coordinator import (
 )
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
-from tests.engine.coordinator.script import Driver, nothing_left, parked, reported, source
+from tests.engine.coordinator.script import Driver, blocked, nothing_left, reported, source
 
-_REPORTS = st.sampled_from(["more", "the same", "soon", "later", "nothing", "parked"])
+_REPORTS = st.sampled_from(["more", "the same", "soon", "later", "nothing", "blocked"])
 
 
 class JobWorld(RuleBasedStateMachine):
@@ -141,7 +141,7 @@ class JobWorld(RuleBasedStateMachine):
             "soon": source(5, now + 3),
             "later": source(5, now + 300),
             "nothing": nothing_left,
-            "parked": parked(9),
+            "blocked": blocked(9),
         }["nothing" if self.done else what]
         reports = reported(plan, change)
         if sink:

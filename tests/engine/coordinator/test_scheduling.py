@@ -67,18 +67,18 @@ def test_earliest_due_time_decides() -> None:
 
 @pytest.mark.contract("ENG-05")
 def test_complete_or_grown_side_input_unblocks() -> None:
-    parked = replace(_DONE, awaited=(Awaited(_RATES, Timestamp(9)),))
-    assert _look(parked, times=_times(rates=9, join=7)) == Never()
-    assert _look(parked, times=_times(rates=10, join=7)) == Ready()
-    assert _look(parked, times=_times(rates=9, join=7), published=frozenset({_RATES})) == Ready()
-    assert _look(parked, times=_times(rates=9, join=7), published=frozenset({_JOIN})) == Never()
+    blocked = replace(_DONE, awaited=(Awaited(_RATES, Timestamp(9)),))
+    assert _look(blocked, times=_times(rates=9, join=7)) == Never()
+    assert _look(blocked, times=_times(rates=10, join=7)) == Ready()
+    assert _look(blocked, times=_times(rates=9, join=7), published=frozenset({_RATES})) == Ready()
+    assert _look(blocked, times=_times(rates=9, join=7), published=frozenset({_JOIN})) == Never()
 
 
 @pytest.mark.contract("WM-01")
 def test_observed_watermark_reaches_readers_in_next_micro_batch() -> None:
     observed = replace(_LAYOUT.stages[0].flow, observed={"main": (Observer("clicks", Duration(0)),)})
     layout = replace(_LAYOUT, stages=(replace(_LAYOUT.stages[0], flow=observed), _LAYOUT.stages[1]))
-    held = Local(Hold(Timestamp(8), HolderKind.PARKED, ""), {"main": OutputTime()})
+    held = Local(Hold(Timestamp(8), HolderKind.BLOCKED, ""), {"main": OutputTime()})
 
     def at(input: int, local: Local = _DONE.local) -> object:
         report = replace(_DONE, input=Timestamp(input), local=local, next_event=Timestamp(20))

@@ -35,7 +35,7 @@ def test_fired_timers_and_restrictions_are_no_progress() -> None:
     assert _mark(_REPORT, 1) != _mark(_REPORT)
 
 
-@pytest.mark.parametrize("counts", [Counts(read=1), Counts(written=1), Counts(unparked=1), Counts(late=1)])
+@pytest.mark.parametrize("counts", [Counts(read=1), Counts(written=1), Counts(unblocked=1), Counts(late=1)])
 def test_elements_read_or_written_are_progress(counts: Counts) -> None:
     assert moved({("read", 0): replace(_REPORT, counts=counts)})
 

@@ -23,7 +23,7 @@ from arcbeam.engine.state.residuals import Remainder, Residuals
 from arcbeam.engine.state.timers import Timers
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.floors import Floors
-from arcbeam.engine.watermarks.holds import GATHERED, Holder, HolderKind, Holds, Side
+from arcbeam.engine.watermarks.holds import WINDOW_END, Holder, HolderKind, Holds, Side
 from arcbeam.errors import ArcbeamError
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import key_hash
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.contract("STORE-12")
 
 _KEYED, _FREE, _GONE = 0x0102, 0x0100, 0x0103
 _STAGES = {_KEYED: RescaledStage("keyed", True), _FREE: RescaledStage("free", False)}
-_FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING, GATHERED: TimeDomain.EVENT}
+_FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING, WINDOW_END: TimeDomain.EVENT}
 _WINDOWS = [b"", b"\0\1", b"w" * 90]
 _OUTPUTS = ("out", "late\0")
 
@@ -150,7 +150,7 @@ def test_blocked_element_has_the_long_key_of_a_cell() -> None:
     BagCell(cells, "bag").add(key, b"", b"v")
     cells.view.delete(cells.start(key, b"")[:-1] + bytes((Section.KEY,)) + END)
     element = b"".join(map(sequences.framed, (key, b"", b"v")))
-    BlockedElements(views[key_hash(key) % 2], _KEYED).park(_LOTS[0], BlockedElement(Timestamp(1), element))
+    BlockedElements(views[key_hash(key) % 2], _KEYED).add(_LOTS[0], BlockedElement(Timestamp(1), element))
     new = rescale(views, 3)[key_hash(key) % 3]
     assert list(BagCell(Cells(new, _KEYED), "bag").read(key, b"")) == [b"v"]
 
@@ -197,7 +197,7 @@ def test_blocked_elements_stay_in_order_of_their_key(
         value = b"%d" % number * (700 if is_long else 1)
         element = BlockedElement(Timestamp(time), b"".join(map(sequences.framed, (key, b"window", value))))
         expected[lot, key].append(element)
-        BlockedElements(views[key_hash(key) % had], _KEYED).park(lot, element)
+        BlockedElements(views[key_hash(key) % had], _KEYED).add(lot, element)
     found: dict[tuple[SideInputWindow, bytes], list[BlockedElement]] = defaultdict(list)
     for shard, view in enumerate(rescale(views, shards)):
         Holds(view, _KEYED, Side.INPUT).validate()
@@ -217,7 +217,7 @@ def test_blocked_elements_without_key_are_dealt_to_all_shards() -> None:
     views = fresh(2)
     for number in range(40):
         element = b"".join(map(sequences.framed, (b"", b"window", b"%d" % number)))
-        BlockedElements(views[number % 2], _FREE).park(_LOTS[0], BlockedElement(Timestamp(number), element))
+        BlockedElements(views[number % 2], _FREE).add(_LOTS[0], BlockedElement(Timestamp(number), element))
     taken = [list(BlockedElements(view, _FREE).take(_LOTS[0])) for view in rescale(views, 5)]
     assert [len(of) for of in taken] == [8] * 5
     assert sorted(element.time for of in taken for element in of) == list(range(40))
@@ -312,7 +312,7 @@ def test_buffered_windows_keep_payloads_in_order(
             number += 1
         for shard, of in by_shard.items():
             SortedRuns(views[shard], _place(window)).add(of)
-            Timers(views[shard], _KEYED, _FAMILIES).set(b"", window, GATHERED, Timestamp(7), Timestamp(7))
+            Timers(views[shard], _KEYED, _FAMILIES).set(b"", window, WINDOW_END, Timestamp(7), Timestamp(7))
     found: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
     for shard, view in enumerate(rescale(views, shards)):
         Timers(view, _KEYED, _FAMILIES).validate()
@@ -334,7 +334,7 @@ def test_runs_of_an_old_shard_are_sorted_runs_in_the_new_one() -> None:
     older = SortedRuns(views[0], _place(b"w"))
     older.add({b"b": [b"long" * 30_000]})
     older.add({b"a": [b"1"], b"b": [b"2"]})
-    Timers(views[0], _KEYED, _FAMILIES).set(b"", b"w", GATHERED, Timestamp(7), Timestamp(7))
+    Timers(views[0], _KEYED, _FAMILIES).set(b"", b"w", WINDOW_END, Timestamp(7), Timestamp(7))
     (view,) = rescale(views, 1)
     assert list(SortedRuns(view, _place(b"w")).merged({})) == [(b"a", [b"1"]), (b"b", [b"long" * 30_000, b"2"])]
 
@@ -346,7 +346,7 @@ def _place(window: bytes) -> bytes:
 def test_change_of_window_timers_is_reported() -> None:
     views = fresh(1)
     SortedRuns(views[0], _place(b"w")).add({b"%d" % key: [b"payload"] for key in range(20)})
-    Timers(views[0], _KEYED, _FAMILIES).set(b"", b"w", GATHERED, Timestamp(7), Timestamp(7))
+    Timers(views[0], _KEYED, _FAMILIES).set(b"", b"w", WINDOW_END, Timestamp(7), Timestamp(7))
     level = LevelRescaling(1, 3, _STAGES, lambda shard, row, value: None)
     level.take(0, views[0])
     assert level.end() == {_KEYED: 2}
@@ -439,7 +439,7 @@ def test_every_kind_of_row_is_covered() -> None:
     for row, value in rows_of(b"a").items():
         view.put(row, value)
     for kind in set(Kind) - {Kind(row[0]) for row, _ in view.scan(b"")}:
-        assert kind in {Kind.FREE, Kind.PARKED, Kind.RESIDUAL, Kind.DUE, Kind.ROOT, Kind.CLOCK, Kind.ARRIVALS,
+        assert kind in {Kind.FREE, Kind.BLOCKED, Kind.RESIDUAL, Kind.DUE, Kind.ROOT, Kind.CLOCK, Kind.ARRIVALS,
                         Kind.FLOOR, Kind.SAID}  # fmt: skip
     unknown = MemoryView({b"\x7f\0\0": b""})
     with pytest.raises(ValueError, match="127"):

@@ -22,32 +22,32 @@ _ELEMENTS = st.builds(
 )
 
 
-class ParkingMachine(RuleBasedStateMachine):
+class BlockedElementsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.view = MemoryView()
-        self.parking = BlockedElements(self.view, 1)
-        BlockedElements(self.view, 2).park(SideInputWindow("rates", b""), BlockedElement(Timestamp(0), b""))
+        self.blocked_elements = BlockedElements(self.view, 1)
+        BlockedElements(self.view, 2).add(SideInputWindow("rates", b""), BlockedElement(Timestamp(0), b""))
         self.model: dict[SideInputWindow, list[BlockedElement]] = {}
 
     @rule(lot=_LOTS, element=_ELEMENTS)
-    def park(self, lot: SideInputWindow, element: BlockedElement) -> None:
-        self.parking.park(lot, element)
+    def add(self, lot: SideInputWindow, element: BlockedElement) -> None:
+        self.blocked_elements.add(lot, element)
         self.model.setdefault(lot, []).append(element)
 
     @rule(lot=_LOTS)
     def take(self, lot: SideInputWindow) -> None:
-        assert list(self.parking.take(lot)) == self.model.pop(lot, [])
+        assert list(self.blocked_elements.take(lot)) == self.model.pop(lot, [])
 
     @rule()
     def restart(self) -> None:
         self.view = MemoryView(self.view.snapshot())
-        self.parking = BlockedElements(self.view, 1)
+        self.blocked_elements = BlockedElements(self.view, 1)
 
     @invariant()
     def the_earliest_holds(self) -> None:
         times = {lot: min(each.time for each in elements) for lot, elements in self.model.items()}
-        assert dict(self.parking.lots()) == times
+        assert dict(self.blocked_elements.lots()) == times
         holds = Holds(self.view, 1, Side.INPUT)
         holds.validate()
         earliest = holds.earliest()
@@ -55,24 +55,24 @@ class ParkingMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for lot in self.model:
-            list(self.parking.take(lot))
+            list(self.blocked_elements.take(lot))
         assert len(self.view) == 4  # the other stage's: its lot, one element, and a hold with its entry
 
 
-TestParking = ParkingMachine.TestCase
-TestParking.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestBlockedElements = BlockedElementsMachine.TestCase
+TestBlockedElements.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.contract("ENG-03")
 def test_blocked_elements_stay_until_whole_lot_is_taken() -> None:
     view = MemoryView()
-    parking, lot = BlockedElements(view, 0), SideInputWindow("rates", b"w")
+    blocked_elements, lot = BlockedElements(view, 0), SideInputWindow("rates", b"w")
     for time in (3, 2):
-        parking.park(lot, BlockedElement(Timestamp(time), b"%d" % time))
-    taken = parking.take(lot)
+        blocked_elements.add(lot, BlockedElement(Timestamp(time), b"%d" % time))
+    taken = blocked_elements.take(lot)
     assert next(taken) == BlockedElement(Timestamp(3), b"3")
     held = Holds(view, 0, Side.INPUT).earliest()
     assert held is not None
-    assert (held.time, held.kind, held.name) == (2, HolderKind.PARKED, "rates@77")
+    assert (held.time, held.kind, held.name) == (2, HolderKind.BLOCKED, "rates@77")
     assert list(taken) == [BlockedElement(Timestamp(2), b"2")]
     assert Holds(view, 0, Side.INPUT).earliest() is None

@@ -30,7 +30,7 @@ def test_grouping_fires_passed_windows_and_drops_late_elements() -> None:
     assert report.next_event == 9
     hold = report.local.outputs["main"].hold
     assert hold is not None
-    assert (hold.time, hold.kind, hold.name, hold.key) == (9, HolderKind.GATHERED, "", None)
+    assert (hold.time, hold.kind, hold.name, hold.key) == (9, HolderKind.BUFFERED, "", None)
     assert str(hold) == "buffered elements of all keys"
 
     report = world.micro_batch(10, 8)

@@ -48,11 +48,11 @@ def test_buffered_window_counts_key_per_run() -> None:
 
 def test_blocked_and_sorted_elements_are_counted() -> None:
     world = World(Plain(), (("rates", RATES), ("names", NAMES)))
-    parked = world.micro_batch(0, 2, 3).kept
-    assert (parked.parked, parked.keys) == (2, 0)
-    assert parked.waiting_bytes > 0
+    kept = world.micro_batch(0, 2, 3).kept
+    assert (kept.blocked, kept.keys) == (2, 0)
+    assert kept.waiting_bytes > 0
     world.committed_outputs = dict.fromkeys(world.committed_outputs, MAX_TIMESTAMP)
-    assert parked + world.micro_batch(0).kept == NO_STATE
+    assert kept + world.micro_batch(0).kept == NO_STATE
     world = stateful(in_order=Duration(0))
     waiting = world.micro_batch(0, 5, 4).kept
     assert (waiting.ordered, waiting.keys) == (2, 0)

@@ -77,7 +77,7 @@ def test_elements_are_blocked_until_all_side_inputs_ready() -> None:
     assert report.awaited == (Awaited(RATES, Timestamp(9)), Awaited(RATES, Timestamp(19)))
     assert report.input == 3
     assert report.local.pending is not None
-    assert report.local.pending.kind is HolderKind.PARKED
+    assert report.local.pending.kind is HolderKind.BLOCKED
     assert report.local.waits_for == RATES
 
     world.full.add(SideInputWindow("rates", W.ordered()))
@@ -85,13 +85,13 @@ def test_elements_are_blocked_until_all_side_inputs_ready() -> None:
     assert world.calls() == []
     assert report.awaited == (Awaited(NAMES, Timestamp(9)), Awaited(RATES, Timestamp(19)))
     assert report.input == 3
-    assert report.counts == Counts(read=1, unparked=2)
+    assert report.counts == Counts(read=1, unblocked=2)
 
     world.committed_outputs[NAMES] = Timestamp(10)
     report = world.micro_batch(50, 9)
     assert sorted(" ".join(world.calls()).replace("process ", "").split()) == ["3", "7", "8", "9"]
     assert report.input == 12
-    assert report.counts.unparked == 3
+    assert report.counts.unblocked == 3
     world.committed_outputs.update({RATES: MAX_TIMESTAMP, NAMES: MAX_TIMESTAMP})
     report = world.micro_batch(50)
     assert world.calls() == ["process 12"]

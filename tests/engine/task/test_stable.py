@@ -42,7 +42,7 @@ def test_stable_input_waits_for_commit_in_order(kind: StageKind, calls: list[str
         world.view = MemoryView(committed)
         report = world.micro_batch(MAX_TIMESTAMP)
         assert sorted(world.calls()) == sorted(calls)
-        assert (report.input, report.uncommitted, report.counts.unparked) == (MAX_TIMESTAMP, False, 3)
+        assert (report.input, report.uncommitted, report.counts.unblocked) == (MAX_TIMESTAMP, False, 3)
 
 
 @pytest.mark.contract("API-04")
@@ -51,7 +51,7 @@ def test_stable_input_waits_for_its_own_commit() -> None:
     world.micro_batch(0, 1)
     report = world.micro_batch(5, 2)
     assert world.calls() == ["process 1"]
-    assert report.counts == Counts(read=1, written=1, unparked=1)
+    assert report.counts == Counts(read=1, written=1, unblocked=1)
     assert report.input == 2
     world.micro_batch(5)
     assert world.calls() == ["process 2"]
@@ -66,7 +66,7 @@ def test_many_blocked_elements_are_passed_in_parts(monkeypatch: pytest.MonkeyPat
     calls = [line.split()[1:] for line in world.calls()]
     assert [int(value) for call in calls for value in call] == list(range(count))
     assert max(map(len, calls)) <= 2
-    assert report.counts.unparked == count
+    assert report.counts.unblocked == count
 
 
 @pytest.mark.contract("API-04", "ENG-05")

@@ -13,7 +13,7 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TI
 from arcbeam.testing.views import MemoryView
 
 _OUTPUTS = ("main", "errors")
-_PARKED = Holder(HolderKind.PARKED, "rates", b"k", b"w")
+_BLOCKED = Holder(HolderKind.BLOCKED, "rates", b"k", b"w")
 
 
 @pytest.mark.contract("ENG-01")
@@ -22,11 +22,11 @@ def test_input_watermark_waits_for_pending_work_and_never_decreases() -> None:
     clock, pending = Clock(view, 0, _OUTPUTS), Holds(view, 0, Side.INPUT)
     assert clock.input == MIN_TIMESTAMP
     assert clock.advance(Timestamp(10)) == 10
-    pending.set(_PARKED, Timestamp(12))
+    pending.set(_BLOCKED, Timestamp(12))
     assert clock.advance(Timestamp(20)) == 12
-    pending.set(_PARKED, Timestamp(3))  # a late element
+    pending.set(_BLOCKED, Timestamp(3))  # a late element
     assert clock.advance(Timestamp(20)) == 12
-    pending.clear(_PARKED)
+    pending.clear(_BLOCKED)
     assert clock.advance(MAX_TIMESTAMP) == MAX_TIMESTAMP
 
 
@@ -37,11 +37,11 @@ def test_input_watermark_is_stored_only_while_work_is_pending() -> None:
     assert Clock(view, 0, _OUTPUTS).advance(Timestamp(10)) == 10
     assert view.empty
     assert Clock(view, 0, _OUTPUTS, Timestamp(15)).input == 15  # observed outputs have moved
-    pending.set(_PARKED, Timestamp(12))  # it was allowed to be late
+    pending.set(_BLOCKED, Timestamp(12))  # it was allowed to be late
     assert Clock(view, 0, _OUTPUTS, Timestamp(5)).advance(Timestamp(20)) == 12
-    pending.set(_PARKED, Timestamp(3))
+    pending.set(_BLOCKED, Timestamp(3))
     assert Clock(view, 0, _OUTPUTS, Timestamp(20)).advance(Timestamp(20)) == 12
-    pending.clear(_PARKED)
+    pending.clear(_BLOCKED)
     assert Clock(view, 0, _OUTPUTS, Timestamp(20)).advance(Timestamp(20)) == 20
     assert view.empty
 
@@ -51,10 +51,10 @@ def test_blocked_element_delays_timer_but_output_hold_does_not() -> None:
     view = MemoryView()
     clock, timers = Clock(view, 0, ()), Timers(view, 0, {"window": TimeDomain.EVENT})
     timers.set(b"k", b"w", "window", Timestamp(9), None)
-    Holds(view, 0, Side.INPUT).set(_PARKED, Timestamp(5))
+    Holds(view, 0, Side.INPUT).set(_BLOCKED, Timestamp(5))
     assert timers.take_event(clock.advance(Timestamp(10))) is None
-    Holds(view, 0, Side.INPUT).clear(_PARKED)
-    Holds(view, 0, Side.OUTPUT).set(_PARKED, Timestamp(5))
+    Holds(view, 0, Side.INPUT).clear(_BLOCKED)
+    Holds(view, 0, Side.OUTPUT).set(_BLOCKED, Timestamp(5))
     assert timers.take_event(clock.advance(Timestamp(10))) is not None
 
 

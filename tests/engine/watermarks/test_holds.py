@@ -84,7 +84,7 @@ def test_hold_names_its_holder() -> None:
     assert str(holds.earliest("main")) == "state 'pane' of key 'user7'"
     assert str(holds.earliest("errors")) == "restriction 'r1'"
     assert holds.earliest() == holds.earliest("errors")
-    assert str(Hold(Timestamp(5), HolderKind.PARKED, "11191cfd@800004d2")) == "blocked element"
+    assert str(Hold(Timestamp(5), HolderKind.BLOCKED, "11191cfd@800004d2")) == "blocked element"
 
 
 def test_long_subject_of_restriction_is_one_short_line() -> None:

@@ -49,7 +49,7 @@ def test_idle_source_is_ignored_until_it_moves(kind: HolderKind | None) -> None:
 @pytest.mark.parametrize(
     "known",
     [
-        OutputTime(_hold(5, HolderKind.PARKED)),
+        OutputTime(_hold(5, HolderKind.BLOCKED)),
         OutputTime(None, _hold(5, HolderKind.TIMER)),
         OutputTime(_hold(5, HolderKind.RESIDUAL), _hold(5, HolderKind.STATE)),
     ],

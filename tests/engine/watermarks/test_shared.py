@@ -144,8 +144,8 @@ def test_input_is_idle_if_source_and_observer_do_not_move() -> None:
 
 def test_waiting_work_is_not_idle() -> None:
     view, observed = MemoryView(), {"main": (_shared(Policy.MIN, "a", idle_after=10),)}
-    parked = Hold(Timestamp(5), HolderKind.PARKED, "it")
-    local = Local(parked, {"main": OutputTime(parked)})
+    blocked = Hold(Timestamp(5), HolderKind.BLOCKED, "it")
+    local = Local(blocked, {"main": OutputTime(blocked)})
     for now in (100, 200):
         assert mark_idle(view, 7, observed, MAX_TIMESTAMP, local, Timestamp(now))[1] is None
     assert mark_idle(

@@ -66,8 +66,8 @@ def test_cause_is_found_over_stages() -> None:
 def test_blocked_element_leads_to_cause_of_side_input() -> None:
     marks = Watermarks(_STAGES)
     _all(marks)
-    parked = _hold(4, HolderKind.PARKED, "", "user7")
-    marks.report("join", 0, Local(parked, {"main": OutputTime(parked)}, _RATES))
+    blocked = _hold(4, HolderKind.BLOCKED, "", "user7")
+    marks.report("join", 0, Local(blocked, {"main": OutputTime(blocked)}, _RATES))
     marks.report("rates", 0, _local(_STAGES[1], hold=_hold(9, HolderKind.TIMER, "poll", None)))
     times = marks.advance()
     assert times.inputs["sum"] == 4

@@ -291,14 +291,14 @@ class TestKeys:
         assert handler.snapshot(encoded("none")) == KeyState(())
 
 
-class TestParked:
+class TestSuspendedKeys:
     @pytest.mark.parametrize("budget", [0, 1000, 1 << 20])
-    def test_parked_key_is_restored_by_use(self, budget: int) -> None:
-        handler = InProcessStateHandler({}, None, parked_bytes=budget)
+    def test_suspended_key_is_restored_by_use(self, budget: int) -> None:
+        handler = InProcessStateHandler({}, None, suspended_bytes=budget)
         impl = INTS.get_impl()
         for i in range(30):
             handler.extend(bag_key(f"k{i}"), impl, [i])
-            handler.park(encoded(f"k{i}"))
+            handler.suspend(encoded(f"k{i}"))
         assert len(handler.keys()) == 30
         for i in range(0, 30, 2):
             assert list(handler.blocking_get(bag_key(f"k{i}"), impl)) == [i]
@@ -311,24 +311,24 @@ class TestParked:
         for i, values in expected.items():
             assert list(handler.blocking_get(bag_key(f"k{i}"), impl)) == values
 
-    def test_parked_key_is_dropped_and_restored(self) -> None:
-        handler = InProcessStateHandler({}, None, parked_bytes=0)
+    def test_suspended_key_is_dropped_and_restored(self) -> None:
+        handler = InProcessStateHandler({}, None, suspended_bytes=0)
         handler.extend(bag_key(), INTS.get_impl(), [1])
         snapshot = handler.snapshot(encoded("k"))
-        handler.park(encoded("k"))
-        handler.park(encoded("k"))
+        handler.suspend(encoded("k"))
+        handler.suspend(encoded("k"))
         assert encoded("k") in list(handler.keys())
         handler.drop_key(encoded("k"))
         assert encoded("k") not in list(handler.keys())
-        handler.park(encoded("k"))
+        handler.suspend(encoded("k"))
         handler.restore(encoded("k"), snapshot)
-        handler.park(encoded("k"))
+        handler.suspend(encoded("k"))
         assert handler.snapshot(encoded("k")) == snapshot
 
     def test_memory_stays_in_its_budget_and_the_file_is_reused(self) -> None:
         budget = 20_000
-        handler = InProcessStateHandler({}, None, parked_bytes=budget)
-        parked = handler._parked
+        handler = InProcessStateHandler({}, None, suspended_bytes=budget)
+        suspended = handler._suspended
         impl = coders.BytesCoder().get_impl()
         chance = random.Random(7)
         model: dict[str, bytes] = {}
@@ -342,10 +342,10 @@ class TestParked:
                 model[key] = chance.randbytes(chance.randrange(2000))
                 handler.clear(bag_key(key))
                 handler.extend(bag_key(key), impl, [model[key]])
-                handler.park(encoded(key))
-            assert parked._held <= budget
-            assert parked._held == sum(state.size for state in parked._memory.values())
-            largest = max(largest, parked._end)
+                handler.suspend(encoded(key))
+            assert suspended._held <= budget
+            assert suspended._held == sum(state.size for state in suspended._memory.values())
+            largest = max(largest, suspended._end)
         assert sorted(map(encoded, model)) == sorted(handler.keys())
         for key, value in model.items():
             assert list(handler.blocking_get(bag_key(key), impl)) == [value]

@@ -50,17 +50,17 @@ class Key:
 
 slots = st.tuples(st.sampled_from(["event", "clock"]), st.integers(0, 1), st.sampled_from(["", "a"]))
 words = st.tuples(slots, st.one_of(st.none(), st.integers(1, 4)))
-PARK = None
+SUSPEND = None
 
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[Any]:
-    """Draw slots to set or clear, mostly repeated ones, with parking in between."""
+    """Draw slots to set or clear, mostly repeated ones, with suspensions in between."""
     orders: list[Any] = []
     used: list[Any] = []
     for _ in range(draw(st.integers(0, 15))):
         if draw(st.integers(0, 9)) == 0:
-            orders.append(PARK)
+            orders.append(SUSPEND)
             continue
         slot, at = draw(words)
         if used and draw(st.integers(0, 3)):
@@ -74,10 +74,10 @@ def stories(draw: st.DrawFn) -> list[Any]:
 def test_last_setting_counts_and_earliest_fires_first(orders: list[Any]) -> None:
     key, pending = Key(), dict[Any, int]()
     for setting in orders:
-        if setting is PARK:
-            parked = key.timers.park()
+        if setting is SUSPEND:
+            suspended = key.timers.suspend()
             assert not key.timers
-            key.timers.resume(parked)
+            key.timers.resume(suspended)
             continue
         (family, window, tag), at = setting
         slot = family, tag, window
@@ -113,20 +113,20 @@ def test_last_setting_counts_and_earliest_fires_first(orders: list[Any]) -> None
 @example([("c", 0, "", 1), ("c", 1, "", 1), ("a", 1, "", 1), ("a", 0, "", 2), ("a", 2, "", 3)])
 def test_suspended_keys_keep_their_own_timers(orders: list[Any]) -> None:
     """Two keys take turns, in the same windows; a third one ends each time, and is cleared."""
-    key, parked, pending = Key(), dict[str, Any](), dict[str, dict[Any, int]]()
+    key, suspended, pending = Key(), dict[str, Any](), dict[str, dict[Any, int]]()
 
     def leave(name: str) -> None:
         if name == "c":
             key.timers.clear()
             pending.pop(name)
         else:
-            parked[name] = key.timers.park()
+            suspended[name] = key.timers.suspend()
         assert not key.timers
 
     def enter(name: str) -> None:
         pending.setdefault(name, {})
-        if name in parked:
-            key.timers.resume(parked.pop(name))
+        if name in suspended:
+            key.timers.resume(suspended.pop(name))
         assert bool(key.timers) == bool(pending[name])
 
     last = ""
@@ -172,7 +172,7 @@ def test_settings_by_callbacks_apply_at_once(orders: list[Any], answers: list[An
             pending[slot] = at, pending[slot][1] if kept else len(used)
 
     for setting in orders:
-        if setting is not PARK:
+        if setting is not SUSPEND:
             (_, *slot), at = setting
             say(tuple(slot), at)
     for timer in key.timers.event_timers(END):

@@ -44,7 +44,7 @@ def _one_by_one(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None
     for key, one in came:
         report = shard.run(MicroBatch([(key, [one])], MIN_TIMESTAMP, runs=2))
         assert report.uncommitted
-        assert (report.counts.read, report.counts.unparked) == (1, waiting), (
+        assert (report.counts.read, report.counts.unblocked) == (1, waiting), (
             "what came in the micro-batch before continues"
         )
         waiting = len(one[2])

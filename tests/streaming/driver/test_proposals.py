@@ -58,7 +58,7 @@ def test_manifest_has_watermarks_and_changed_shards() -> None:
 
 @pytest.mark.contract("ENG-06")
 def test_manifest_has_holds_and_unfinished_restrictions() -> None:
-    parked = Hold(Timestamp(7), HolderKind.PARKED, "rates", key="EWR")
+    blocked = Hold(Timestamp(7), HolderKind.BLOCKED, "rates", key="EWR")
     pane = Hold(Timestamp(5), HolderKind.STATE, "pane", key="LGA")
     reports = [
         reported(
@@ -68,7 +68,7 @@ def test_manifest_has_holds_and_unfinished_restrictions() -> None:
             level=0,
         ),
         reported(
-            replace(staged("join", 0, 5), local=Local(parked, {"main": OutputTime(parked)})),
+            replace(staged("join", 0, 5), local=Local(blocked, {"main": OutputTime(blocked)})),
             replace(staged("join", 1, 5), local=Local(None, {"main": OutputTime(None, pane)})),
         ),
     ]

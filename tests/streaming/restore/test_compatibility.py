@@ -54,7 +54,7 @@ def port(table: str) -> Port:
     return Port(f"{table}/make", f"{table} ({Routing.SIDE})")
 
 
-def begun(*tables: str, reads: str = PLAIN, parked: int = 0, live: int = 0) -> MemoryBlobs:
+def begun(*tables: str, reads: str = PLAIN, blocked: int = 0, live: int = 0) -> MemoryBlobs:
     """A job that has read its tables completely."""
     blobs = MemoryBlobs()
     log = taken(blobs, plan(*tables, reads=reads)).log
@@ -68,7 +68,7 @@ def begun(*tables: str, reads: str = PLAIN, parked: int = 0, live: int = 0) -> M
         marks.append(StageWatermarks(port(table).stage, MAX_TIMESTAMP, MAX_TIMESTAMP, (ended,)))
     marks.append(StageWatermarks("look", AT, AT, ()))
     stands = StageSnapshot(
-        "look", (Port("read", "rows"),), 2, Since(1, AT), {}, live=live, kept=StateMetrics(parked=parked)
+        "look", (Port("read", "rows"),), 2, Since(1, AT), {}, live=live, kept=StateMetrics(blocked=blocked)
     )
     numbers = {uid: number for number, uid in enumerate(("read", *(f"{table}/make" for table in tables), "look"), 1)}
     log.propose(
@@ -121,11 +121,11 @@ def test_stateful_stage_keeps_state_with_other_side_inputs() -> None:
     ("blobs", "wanted", "why"),
     [
         (
-            begun("rates", parked=7),
+            begun("rates", blocked=7),
             plan("rates", "names"),
             r"'look' has other side inputs now, but 7 element\(s\) wait",
         ),
-        (begun("rates", parked=7), plan(reads=""), r"'look' has other side inputs now, but 7 element\(s\) wait"),
+        (begun("rates", blocked=7), plan(reads=""), r"'look' has other side inputs now, but 7 element\(s\) wait"),
         (
             begun("rates", live=2),
             plan("rates", "names"),

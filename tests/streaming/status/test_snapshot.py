@@ -128,13 +128,13 @@ def test_caught_up_restriction_is_named_once_it_stops() -> None:
 def test_blocked_elements_are_explained_with_side_input() -> None:
     log = opened(MemoryBlobs())
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
-    parked = Hold(Timestamp(7), HolderKind.PARKED, "rates@00")
+    blocked = Hold(Timestamp(7), HolderKind.BLOCKED, "rates@00")
     head = committed(
         log,
         at(MAX_TIMESTAMP, MIN_TIMESTAMP, 7),
         *all_of(
             holding("rates", 0, silent),
-            holding("join", 1, parked, awaited=(Awaited(RATES, Timestamp(99)),), waits_for=RATES),
+            holding("join", 1, blocked, awaited=(Awaited(RATES, Timestamp(99)),), waits_for=RATES),
         ),
     )
     rates, join = _causes(head)
@@ -168,12 +168,12 @@ def test_blocked_elements_are_explained_with_side_input() -> None:
             "cause-state",
         ),
         (
-            Hold(Timestamp(5), HolderKind.GATHERED, ""),
+            Hold(Timestamp(5), HolderKind.BUFFERED, ""),
             "elements",
             "cause-elements",
         ),
         (
-            Hold(Timestamp(6), HolderKind.GATHERED, ""),
+            Hold(Timestamp(6), HolderKind.BUFFERED, ""),
             "elements",
             "cause-elements-of-open-window",
         ),
@@ -365,7 +365,7 @@ def test_state_metrics_add_up_and_survive_drivers() -> None:
         "cells": {"seen": 2, "last": 1},
         "event_timers": 3,
         "clock_timers": 1,
-        "parked": 4,
+        "blocked": 4,
         "ordered": 5,
         "waiting_bytes": 60,
     }
@@ -415,7 +415,7 @@ def test_remaining_work_fits_into_a_line() -> None:
         "stage": "late",
         "next_event": None,
         "next_due": 1_000_000,
-        "parked": ["rates has something"],
+        "blocked": ["rates has something"],
         "micro_batch": None,
     }
     assert undone({"stages": [waits], "causes": []}) == (

@@ -210,7 +210,7 @@ class Waiting:
         stage: its name.
         why: what holds its input watermark.
         outputs: what holds each output watermark that lags behind the input watermark.
-        parked: what blocked elements wait for, each once.
+        blocked: what blocked elements wait for, each once.
         live: the number of restrictions that are not done.
         size: their total size.
         next_event: its first event-time timer or waiting element.
@@ -221,7 +221,7 @@ class Waiting:
     stage: str
     why: HoldReason
     outputs: tuple[HoldReason, ...]
-    parked: tuple[str, ...]
+    blocked: tuple[str, ...]
     live: int
     size: float
     next_event: Timestamp | None
@@ -230,7 +230,7 @@ class Waiting:
 
     def __str__(self) -> str:
         lines = [f"'{self.stage}': {self.why}", *map(str, self.outputs)]
-        lines += [f"elements are blocked until {each}" for each in self.parked]
+        lines += [f"elements are blocked until {each}" for each in self.blocked]
         if self.live:
             lines.append(f"{self.live} restriction(s) of size {self.size:g} are not done")
         if self.next_event is not None:
@@ -260,7 +260,7 @@ def dump(places: Places, marks: Watermarks) -> Dump:
     for name, input in times.inputs.items():
         ports = [port for port in times.outputs if port.stage == name]
         reports = [report for (stage, _), report in places.items() if stage == name]
-        parked = {
+        blocked = {
             f"{awaited.port} is past {shown_time(awaited.until)}; it is at {marks.explain_output(awaited.port)}": None
             for report in reports
             for awaited in report.awaited
@@ -269,14 +269,14 @@ def dump(places: Places, marks: Watermarks) -> Dump:
             name,
             marks.explain(name),
             tuple(marks.explain_output(port) for port in ports if times.outputs[port] < input),
-            tuple(parked),
+            tuple(blocked),
             sum(report.restrictions.live for report in reports),
             sum(report.restrictions.size for report in reports),
             min((report.next_event for report in reports if report.next_event is not None), default=None),
             min((report.next_due for report in reports if report.next_due is not None), default=None),
             sum(report.leftover for report in reports),
         )
-        busy = of.parked or of.live or of.leftover or of.next_event is not None or of.next_due is not None
+        busy = of.blocked or of.live or of.leftover or of.next_event is not None or of.next_due is not None
         if busy or min([input, *(times.outputs[port] for port in ports)]) < MAX_TIMESTAMP:
             waiting.append(of)
     return Dump(tuple(waiting))

@@ -47,7 +47,7 @@ class ProgressMark:
 def moved(places: Places) -> bool:
     """Return whether any element was read or written in a micro-batch."""
     return any(
-        report.counts.read or report.counts.written or report.counts.unparked or report.counts.late
+        report.counts.read or report.counts.written or report.counts.unblocked or report.counts.late
         for report in places.values()
     )
 

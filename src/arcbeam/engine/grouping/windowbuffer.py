@@ -58,7 +58,7 @@ class AsCame:
             yield _PACKED + packed
 
 
-class Gathered:
+class BufferedPane:
     """The contents of a pane of a buffered window; may be iterated repeatedly.
 
     Attributes:
@@ -105,7 +105,7 @@ class Gathered:
         return values, times
 
     def __repr__(self) -> str:
-        return f"Gathered({self.size} bytes)"
+        return f"BufferedPane({self.size} bytes)"
 
 
 def _part(payload: bytes) -> bytes | Values:
@@ -252,10 +252,10 @@ class Groups:
         self._runs, self._merged, self._unpack = runs, merged, unpack
         self.stored = stored
 
-    def __iter__(self) -> Iterator[tuple[bytes, Gathered]]:
+    def __iter__(self) -> Iterator[tuple[bytes, BufferedPane]]:
         unpack = self._unpack
         for key, payloads in self._merged:
-            yield key, Gathered(payloads, unpack)
+            yield key, BufferedPane(payloads, unpack)
         self._runs.clear()
 
     def leave(self) -> bool:

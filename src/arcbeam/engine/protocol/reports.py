@@ -76,7 +76,7 @@ class Counts(QuickPickle):
         fired: timers fired.
         resumed: restrictions that ran.
         made: elements that these restrictions output, before any downstream transform.
-        unparked: elements that were blocked and then processed. They waited for a side input, for a commit, or for the
+        unblocked: elements that were blocked and then processed. They waited for a side input, for a commit, or for the
             end of their window where that alone does not make a pane.
         late: elements dropped because they were too late.
     """
@@ -85,7 +85,7 @@ class Counts(QuickPickle):
     written: int = 0
     fired: int = 0
     resumed: int = 0
-    unparked: int = 0
+    unblocked: int = 0
     late: int = 0
     made: int = 0
 

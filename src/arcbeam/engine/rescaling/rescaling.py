@@ -30,16 +30,16 @@ from arcbeam.engine.rows.keyspace import END, FORMAT, KEY_LIMIT, Kind, Section, 
 from arcbeam.engine.state.keyqueue import key_of_waiting
 from arcbeam.engine.state.timers import key_of_entry
 from arcbeam.engine.watermarks.clocks import SCRIPT_SHARD
-from arcbeam.engine.watermarks.holds import GATHERED, HolderKind
+from arcbeam.engine.watermarks.holds import WINDOW_END, HolderKind
 from arcbeam.errors import ArcbeamError
 from arcbeam.model.rows import key_hash
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 
-_GATHERED: Final = GATHERED.encode()
+_WINDOW_END: Final = WINDOW_END.encode()
 _BUFFERED: Final = 0xFF
 """The first byte of a buffered window's rows, in place of the length of a key."""
 _FORMAT: Final = FORMAT.to_bytes(2, "big")
-_WITH_KEYS: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED, Kind.PARKED, Kind.GROUPING)
+_WITH_KEYS: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED, Kind.BLOCKED, Kind.GROUPING)
 """The kinds of rows that have whole keys."""
 
 
@@ -220,7 +220,7 @@ class LevelRescaling:
                 return self._timer
             case Kind.SORTED:
                 return lambda row, value: (row, key_hash(key_of_waiting(row, value)))
-            case Kind.PARKED:
+            case Kind.BLOCKED:
                 return lambda row, value: self._lots.take(stage, row, value)
             case Kind.RESIDUAL:
                 return lambda row, value: self._restrictions.take(stage, row, value)
@@ -240,7 +240,7 @@ class LevelRescaling:
         end = key_end + len(END)
         if key_end == _AFTER_STAGE:
             pieces = parts(row[_AFTER_STAGE:])
-            if _is_gathered(pieces):
+            if _is_window_end(pieces):
                 self._windows.take_timer(pieces[1], row, value, entry=False)
                 return None
             # Rows of other windows of an empty key may be those of a timer for a window's end.
@@ -260,7 +260,7 @@ class LevelRescaling:
                 shard = self._restrictions.shard_of(pieces[0][2:])
             case HolderKind.SCRIPT:
                 shard = SCRIPT_SHARD
-            case HolderKind.PARKED:
+            case HolderKind.BLOCKED:
                 return None
             case _:
                 raise ValueError(f"no {holder} has a hold without a user key")
@@ -276,7 +276,7 @@ class LevelRescaling:
         slot = row[12:]
         if slot.startswith(END):
             pieces = parts(slot)
-            if _is_gathered(pieces):
+            if _is_window_end(pieces):
                 self._windows.take_timer(pieces[1], row, value, entry=True)
                 return None
         return row, key_hash(key_of_entry(row, value))
@@ -315,9 +315,9 @@ class LevelRescaling:
 
 _AFTER_STAGE: Final = 3
 _Ranges = tuple[tuple[Kind, Kind], ...]
-_MOVED: Final[_Ranges] = ((Kind.KEYED, Kind.PARKED), (Kind.HOLDS, Kind.RESIDUAL))
+_MOVED: Final[_Ranges] = ((Kind.KEYED, Kind.BLOCKED), (Kind.HOLDS, Kind.RESIDUAL))
 """The kinds of rows with a user key: from the first on, before the second. Groupings that are not buffered, too."""
-_JOINED: Final[_Ranges] = ((Kind.FORMAT, Kind.KEYED), (Kind.PARKED, Kind.HOLDS), (Kind.RESIDUAL, Kind.GROUPING))
+_JOINED: Final[_Ranges] = ((Kind.FORMAT, Kind.KEYED), (Kind.BLOCKED, Kind.HOLDS), (Kind.RESIDUAL, Kind.GROUPING))
 """The other kinds."""
 _Placed = tuple[bytes, int]
 _Place = Callable[[bytes, bytes], _Placed | None]
@@ -330,7 +330,7 @@ def _keys(stage: int, rows: Rows) -> Iterator[bytes]:
         for row, value in rows.scan(start, after(start)):
             if kind is Kind.SORTED:
                 yield key_of_waiting(row, value)
-            elif kind is Kind.PARKED:
+            elif kind is Kind.BLOCKED:
                 at = row.index(END, row.index(END, 3) + len(END)) + len(END)
                 if at < len(row):
                     yield from (next(sequences.unframed(each, 8)) for each in sequences.of_row(row[at:], value))
@@ -341,6 +341,6 @@ def _keys(stage: int, rows: Rows) -> Iterator[bytes]:
                 yield key_of_entry(row, value)
 
 
-def _is_gathered(pieces: list[bytes]) -> bool:
+def _is_window_end(pieces: list[bytes]) -> bool:
     """Return whether a slot is that of the end of a buffered window, which is set for all keys."""
-    return not pieces[0] and pieces[2][0] == Section.TIMER and pieces[2][1:] == _GATHERED
+    return not pieces[0] and pieces[2][0] == Section.TIMER and pieces[2][1:] == _WINDOW_END

@@ -19,7 +19,7 @@ rows of a (stage, user key, window) are adjacent: one range.
     EVENT       moment, rank, slot                           index: other event-time timers
     PROCESSING  moment, rank, slot                           index: processing-time timers
     SORTED      moment, arrival (8 bytes), key, window       elements that wait in order of time
-    PARKED      side input, window, …                        elements that are blocked by a side input or a commit
+    BLOCKED     side input, window, …                        elements that are blocked by a side input or a commit
     HOLDS       output, moment, owner                        index: holds of output watermarks
     PENDING     output, moment, owner                        index: holds of the input watermark
     RESIDUAL    id                                           a restriction that is not done
@@ -88,7 +88,7 @@ class Kind(enum.IntEnum):
     EVENT = 0x21
     PROCESSING = 0x22
     SORTED = 0x28
-    PARKED = 0x29
+    BLOCKED = 0x29
     HOLDS = 0x30
     PENDING = 0x31
     RESIDUAL = 0x40

@@ -59,13 +59,13 @@ class BlockedElements:
 
     def __init__(self, view: StateView, stage: int) -> None:
         self._view = view
-        self._start = prefix(Kind.PARKED, stage)
+        self._start = prefix(Kind.BLOCKED, stage)
         self._holds = Holds(view, stage, Side.INPUT)
         self.more = self.size = 0
 
     # A lot is a row with its name and hold, followed by a sequence.
 
-    def park(self, lot: SideInputWindow, element: BlockedElement) -> None:
+    def add(self, lot: SideInputWindow, element: BlockedElement) -> None:
         """Block an element. The input watermark does not pass its time until it is processed."""
         row = self._row(lot)
         known = self._view.get(row)
@@ -117,4 +117,4 @@ def lot_of(known: bytes) -> SideInputWindow:
 
 def holder_of(lot: SideInputWindow) -> Holder:
     """Return the holder of a lot's hold of the input watermark."""
-    return Holder(HolderKind.PARKED, f"{lot.side_input}@{lot.window.hex()}")
+    return Holder(HolderKind.BLOCKED, f"{lot.side_input}@{lot.window.hex()}")

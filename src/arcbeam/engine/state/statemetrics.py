@@ -28,7 +28,7 @@ class StateMetrics(QuickPickle):
             Ordered lists are not counted.
         event_timers: timers that wait for the watermark, including ends of windows that a grouping waits for.
         clock_timers: timers that wait for the clock.
-        parked: elements blocked by a side input or a commit.
+        blocked: elements blocked by a side input or a commit.
         ordered: elements that wait in order of time.
         waiting_bytes: the size of these elements.
     """
@@ -37,7 +37,7 @@ class StateMetrics(QuickPickle):
     cells: Mapping[str, int] = field(default_factory=lambda: _NONE)
     event_timers: int = 0
     clock_timers: int = 0
-    parked: int = 0
+    blocked: int = 0
     ordered: int = 0
     waiting_bytes: int = 0
 
@@ -52,7 +52,7 @@ class StateMetrics(QuickPickle):
 
 
 NO_STATE: Final = StateMetrics()
-_PLAIN: Final = attrgetter("windows", "event_timers", "clock_timers", "parked", "ordered", "waiting_bytes")
+_PLAIN: Final = attrgetter("windows", "event_timers", "clock_timers", "blocked", "ordered", "waiting_bytes")
 
 
 def together(all: Iterable[StateMetrics]) -> StateMetrics:

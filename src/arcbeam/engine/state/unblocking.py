@@ -16,7 +16,7 @@ from arcbeam.engine.watermarks.clocks import Local
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.model.interfaces import StateView
 
-_AT_THEIR_TIME: Final = (HolderKind.TIMER, HolderKind.SORTED, HolderKind.GATHERED)
+_AT_THEIR_TIME: Final = (HolderKind.TIMER, HolderKind.SORTED, HolderKind.BUFFERED)
 """Holders that are released at the time at which they hold, unless more is known."""
 
 

@@ -25,7 +25,7 @@ from arcbeam.engine.grouping.effects import (
 from arcbeam.engine.grouping.groupings import Clocks, Combined, Elements, Grouping, Together
 from arcbeam.engine.grouping.passingsessions import PassingSessions
 from arcbeam.engine.grouping.singlepane import ONLY
-from arcbeam.engine.grouping.windowbuffer import MOST_BYTES, MOST_PANES, Gathered, Groups, WindowBuffer
+from arcbeam.engine.grouping.windowbuffer import MOST_BYTES, MOST_PANES, BufferedPane, Groups, WindowBuffer
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.protocol.stagekinds import Grouped
@@ -36,7 +36,7 @@ from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.task.bundles import BundleResult
 from arcbeam.engine.task.stagecontext import StageContext, StageLogic
 from arcbeam.engine.watermarks.comparison import passed
-from arcbeam.engine.watermarks.holds import GATHERED, Holder, HolderKind, Holds
+from arcbeam.engine.watermarks.holds import WINDOW_END, Holder, HolderKind, Holds
 from arcbeam.errors import StateFormatError
 from arcbeam.model import plan
 from arcbeam.model.plan import TimeDomain
@@ -48,7 +48,7 @@ _NO_KEY: Final = b""
 _FAMILIES: Final = {
     "window": plan.TimeDomain.EVENT,
     "clock": plan.TimeDomain.PROCESSING,
-    GATHERED: plan.TimeDomain.EVENT,
+    WINDOW_END: plan.TimeDomain.EVENT,
 }
 _STATE: Final = HolderKind.STATE
 _PANE: Final = "pane"
@@ -146,7 +146,7 @@ class GroupedLogic(StageLogic):
             if buffer.is_stored(window):
                 self._store(window)
             else:
-                self._timers.clear(_NO_KEY, self._ordered(window), GATHERED)
+                self._timers.clear(_NO_KEY, self._ordered(window), WINDOW_END)
                 self._end(window, clocks)
 
     def _keep(self, watermark: Timestamp) -> None:
@@ -160,7 +160,7 @@ class GroupedLogic(StageLogic):
             place.record(place.runner.panes(panes))
         for window in () if buffer is None else buffer.windows():
             end = self._grouping.rules.bounds(window).end
-            self._timers.set(_NO_KEY, self._ordered(window), GATHERED, end, end)
+            self._timers.set(_NO_KEY, self._ordered(window), WINDOW_END, end, end)
             if not passed(watermark, end):
                 self._store(window)
 
@@ -177,7 +177,7 @@ class GroupedLogic(StageLogic):
             assert isinstance(fired, Fired)
             if self._window is None or fired.window != self._encoded:
                 self._window, self._encoded = self._decode(fired.window), fired.window
-            if fired.family == GATHERED:
+            if fired.family == WINDOW_END:
                 if not self._end(self._window, clocks):
                     return True
             else:
@@ -215,7 +215,7 @@ class GroupedLogic(StageLogic):
                 waiting = size = 0
                 self._emit()
                 if groups.stored and place.budget.exhausted() and groups.leave():
-                    self._timers.set(_NO_KEY, self._ordered(window), GATHERED, end, end)
+                    self._timers.set(_NO_KEY, self._ordered(window), WINDOW_END, end, end)
                     return False
         return True
 
@@ -225,13 +225,13 @@ class GroupedLogic(StageLogic):
         except StateFormatError as e:
             raise self._located(e) from e
 
-    def _read(self, groups: Groups) -> Iterator[tuple[bytes, Gathered]]:
+    def _read(self, groups: Groups) -> Iterator[tuple[bytes, BufferedPane]]:
         try:
             yield from groups
         except StateFormatError as e:
             raise self._located(e) from e
 
-    def _continue(self, key: bytes, window: Window, contents: Gathered, clocks: Clocks) -> None:
+    def _continue(self, key: bytes, window: Window, contents: BufferedPane, clocks: Clocks) -> None:
         grouping = self._grouping
         try:
             if contents.lent is not None:
@@ -244,7 +244,7 @@ class GroupedLogic(StageLogic):
                 effects = grouping.end(key, window, (came, times), late, clocks)
         except StateFormatError as e:
             raise self._located(e, key) from e
-        self._place.tally.unparked += count
+        self._place.tally.unblocked += count
         self._carry_out(effects)
 
     @override
@@ -284,7 +284,7 @@ class GroupedLogic(StageLogic):
             match effect:
                 case EmitPane():
                     self._panes.append(effect)
-                    if isinstance(effect.contents, Values | Gathered):
+                    if isinstance(effect.contents, Values | BufferedPane):
                         self._pane_bytes += effect.contents.size
                         lends = lends or effect.contents.lent is not None
                 case SetHold():
@@ -313,7 +313,7 @@ class GroupedLogic(StageLogic):
         if panes:
             self._place.record(self._place.runner.panes(panes))
             for pane in panes:
-                if isinstance(pane.contents, Values | Gathered) and pane.contents.lent is not None:
+                if isinstance(pane.contents, Values | BufferedPane) and pane.contents.lent is not None:
                     pane.contents.lent.release()
 
     def _ordered(self, window: Window) -> bytes:

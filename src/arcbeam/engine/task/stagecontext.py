@@ -31,7 +31,7 @@ class RunningCounts:
     written: int = 0
     fired: int = 0
     resumed: int = 0
-    unparked: int = 0
+    unblocked: int = 0
     late: int = 0
     made: int = 0
 

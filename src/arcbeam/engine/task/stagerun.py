@@ -217,7 +217,7 @@ class StageRun:
             next_due,
             tuple(sorted(awaited)),
             work.restrictions(),
-            Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unparked, tally.late, tally.made),
+            Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unblocked, tally.late, tally.made),
             uncommitted,
             unprepared,
             self._kept(closed),
@@ -225,7 +225,7 @@ class StageRun:
 
     def _kept(self, closed: BundleResult) -> StateMetrics:
         kept, blocked = self._work.kept(closed), self._blocked
-        return kept if blocked is None else kept + StateMetrics(parked=blocked.more, waiting_bytes=blocked.size)
+        return kept if blocked is None else kept + StateMetrics(blocked=blocked.more, waiting_bytes=blocked.size)
 
     # Blocked elements.
 
@@ -251,14 +251,14 @@ class StageRun:
         for lot in [lot for lot, _ in self._blocked.lots() if self._ready(lot)]:
             together: list[WindowedElement] = []
             key = b""
-            for parked in self._blocked.take(lot):
-                self._place.tally.unparked += 1
-                owner, window, value, *pane = sequences.unframed(parked.value)
+            for element in self._blocked.take(lot):
+                self._place.tally.unblocked += 1
+                owner, window, value, *pane = sequences.unframed(element.value)
                 if together and (owner != key or len(together) == _TOGETHER):
                     self._deliver(key, together)
                     together = []
                 key = owner
-                together.append((value, parked.time, (self._spec.decode(window),), PaneInfo.unpacked(*pane)))
+                together.append((value, element.time, (self._spec.decode(window),), PaneInfo.unpacked(*pane)))
             if together:
                 self._deliver(key, together)
 
@@ -293,4 +293,4 @@ class StageRun:
         assert self._blocked is not None
         # An element that no grouping has made has no pane, and needs no bytes for it.
         fields = (key, window.ordered(), value, *filter(None, [pane.packed()]))
-        self._blocked.park(lot, BlockedElement(time, b"".join(map(sequences.framed, fields))))
+        self._blocked.add(lot, BlockedElement(time, b"".join(map(sequences.framed, fields))))

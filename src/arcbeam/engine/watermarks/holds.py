@@ -34,7 +34,7 @@ ALL: Final = ""
 """In place of an output's name: all outputs."""
 
 
-GATHERED: Final = "end of window"
+WINDOW_END: Final = "end of window"
 """The timer family of a window's end, which a grouping sets for all keys, with an empty key. Not a user's family."""
 
 
@@ -58,12 +58,12 @@ class HolderKind(enum.IntEnum):
     STATE = 1
     TIMER = 2
     RESIDUAL = 3
-    PARKED = 4
+    BLOCKED = 4
     RUNNING = 5
     ELEMENT = 6
     SORTED = 7
     SCRIPT = 8
-    GATHERED = 9
+    BUFFERED = 9
     UNPREPARED = 10
 
     def __str__(self) -> str:
@@ -74,12 +74,12 @@ _WORDS = {
     HolderKind.STATE: "state",
     HolderKind.TIMER: "timer",
     HolderKind.RESIDUAL: "restriction",
-    HolderKind.PARKED: "blocked element",
+    HolderKind.BLOCKED: "blocked element",
     HolderKind.RUNNING: "running restriction",
     HolderKind.ELEMENT: "pending element",
     HolderKind.SORTED: "element in order of time",
     HolderKind.SCRIPT: "TestStream",
-    HolderKind.GATHERED: "buffered elements of all keys",
+    HolderKind.BUFFERED: "buffered elements of all keys",
     HolderKind.UNPREPARED: "user code that has yet to prepare to shut down",
 }
 
@@ -148,7 +148,7 @@ class Hold(QuickPickle):
 
     def __str__(self) -> str:
         # The name of a blocked element is that of its side input, as a digest, with its encoded window.
-        named = f" '{self.name}'" if self.name and self.kind is not HolderKind.PARKED else ""
+        named = f" '{self.name}'" if self.name and self.kind is not HolderKind.BLOCKED else ""
         if self.about and self.kind in (HolderKind.RESIDUAL, HolderKind.RUNNING):
             # The name of a restriction is a digest, and changes with each split.
             named = f" of element {self.subject}"
@@ -368,10 +368,10 @@ def _hold(row: bytes) -> Hold:
 
 def _of_timer(time: Timestamp, pieces: list[bytes], owner: bytes = b"") -> Hold:
     key, _, family, tag = pieces
-    if not key and family[1:] == _GATHERED:
-        return Hold(time, HolderKind.GATHERED, "")
+    if not key and family[1:] == _WINDOW_END:
+        return Hold(time, HolderKind.BUFFERED, "")
     named = shown(family[1:]) + (f"/{shown(tag)}" if tag else "")
     return Hold(time, HolderKind.TIMER, named, key=key_shown(key), owner=owner)
 
 
-_GATHERED: Final = GATHERED.encode()
+_WINDOW_END: Final = WINDOW_END.encode()

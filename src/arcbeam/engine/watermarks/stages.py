@@ -399,7 +399,7 @@ class Watermarks:
                 if known.hold is not None:
                     limits.append(_Limit(known.hold.time, Held(known.hold, shard)))
             if pending is not None:
-                waits_for = local.waits_for if pending.kind is HolderKind.PARKED else None
+                waits_for = local.waits_for if pending.kind is HolderKind.BLOCKED else None
                 limits.append(_Limit(pending.time, Held(pending, shard), waits_for))
         limits += [_Limit(self._outputs[port], None, port) for port in stage.inputs]
         return limits or [_Limit(MAX_TIMESTAMP, Complete())]

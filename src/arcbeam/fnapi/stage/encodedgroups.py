@@ -13,7 +13,7 @@ import numpy as np
 from apache_beam import coders
 
 from arcbeam.engine.grouping.effects import EmitPane
-from arcbeam.engine.grouping.windowbuffer import Gathered
+from arcbeam.engine.grouping.windowbuffer import BufferedPane
 from arcbeam.harness.encoding.frames import COUNT
 from arcbeam.harness.operations.encodedvalues import EncodedValues
 from arcbeam.harness.streaming.stageparts import StageParts
@@ -55,7 +55,7 @@ class EncodedGroups:
 
     def _group(self, pane: EmitPane) -> bytes:
         key, contents = self._encode_key(self._decode_key(pane.key)), pane.contents
-        if not isinstance(contents, Gathered):
+        if not isinstance(contents, BufferedPane):
             return b"".join((key, self._packed.listed_values(list(map(self._codec.decode, contents)))))
         lists = [
             self._packed.listed(part)

@@ -7,8 +7,8 @@ runs bundles.
 While the elements of a key are processed, the watermark of its input is at the minimum; then it is at the maximum. All
 elements of a key are adjacent, so other keys do not matter. Event-time timers then fire in the order of their
 timestamps until none is left, including timers that are set by firings. Processing-time timers wait for the clock. A
-key that has some is parked with its state, the shard continues, and parked keys fire in the order of due times. Windows
-expire at the end of time: a key with nothing pending loses its state.
+key that has some is suspended with its state, the shard continues, and suspended keys fire in the order of due times.
+Windows expire at the end of time: a key with nothing pending loses its state.
 
 Nothing has to be committed between a key's elements and its timers. Within a bundle the SDK reads its own writes, and
 timers arrive here as soon as they are set. It makes no difference where bundles are cut.
@@ -102,22 +102,22 @@ class KeyedInput(InputDriver):
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
         values = BlockCoder(coders.WindowedValueCoder(element.value_coder(), windows))
         self._read: KeyBlocks = (TimeSorted if processor.root.how.time_sorted else InOrder)(values, self._memory)
-        self._parked: list[tuple[int, int, bytes, Any, PendingTimers, dict[Any, None]]] = []
-        self._parkings = 0
+        self._suspended: list[tuple[int, int, bytes, Any, PendingTimers, dict[Any, None]]] = []
+        self._suspensions = 0
 
     @override
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        self._parked, self._parkings = [], 0
+        self._suspended, self._suspensions = [], 0
         self._keys.begin_task()
         for some in self._read(rows):
             if not (self._families or self._expirations) and isinstance(some, Alike) and self._keys.put_all(some):
                 continue
             for encoded, blocks in some:
                 self._process(encoded, blocks)
-                while self._parked and self._parked[0][0] <= self._clock.now():
+                while self._suspended and self._suspended[0][0] <= self._clock.now():
                     self._resume()
-        while self._parked:
-            due = self._parked[0][0]
+        while self._suspended:
+            due = self._suspended[0][0]
             if due > self._clock.now():
                 # Outputs in the open bundle must not wait for the clock.
                 self._bundles.close()
@@ -140,7 +140,7 @@ class KeyedInput(InputDriver):
             while (due := timers.due()) is not None:
                 now = self._clock.now()
                 if due > now:
-                    self._park(due, encoded, key)
+                    self._suspend(due, encoded, key)
                     self._keys.leave(key, encoded, done=False)
                     return
                 self._fire_processing_timer(now)
@@ -148,20 +148,20 @@ class KeyedInput(InputDriver):
         self._expire(key)
         self._keys.leave(key, encoded, done=True)
 
-    def _park(self, due: int, encoded: bytes, key: Any) -> None:
-        self._parkings += 1
+    def _suspend(self, due: int, encoded: bytes, key: Any) -> None:
+        self._suspensions += 1
         windows, self._windows = self._windows, {}
-        heapq.heappush(self._parked, (due, self._parkings, encoded, key, self._timers.park(), windows))
+        heapq.heappush(self._suspended, (due, self._suspensions, encoded, key, self._timers.suspend(), windows))
 
     def _resume(self) -> None:
-        """Fire the earliest timer of all parked keys."""
-        due, _, encoded, key, parked, self._windows = heapq.heappop(self._parked)
+        """Fire the earliest timer of all suspended keys."""
+        due, _, encoded, key, suspended, self._windows = heapq.heappop(self._suspended)
         self._keys.enter(key, encoded, again=True)
-        self._timers.resume(parked)
+        self._timers.resume(suspended)
         self._fire_processing_timer(due)
         next_due = self._timers.due()
         if next_due is not None:
-            self._park(next_due, encoded, key)
+            self._suspend(next_due, encoded, key)
         else:
             self._timers.clear()
             self._expire(key)
@@ -268,7 +268,7 @@ class _RunKeys(_Keys):
             if done:
                 self._handler.drop_key(nested)
             else:
-                self._handler.park(nested)
+                self._handler.suspend(nested)
 
     @override
     def settle(self) -> None:
@@ -333,10 +333,10 @@ class _SdkKeys(_Keys):
         self._left[self._encode_nested(key)] = done
 
     def settle(self) -> None:
-        """Drop the state of keys that were left and are done; park the others. The SDK does not hold their state."""
+        """Drop the state of keys that were left and are done; suspend the others. The SDK does not hold their state."""
         for key, done in self._left.items():
             if done:
                 self._handler.drop_key(key)
             else:
-                self._handler.park(key)
+                self._handler.suspend(key)
         self._left, self._open = {}, {}

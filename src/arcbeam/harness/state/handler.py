@@ -1,6 +1,6 @@
 """User state in the memory of this process, while a bounded input's keys are processed.
 
-Owns the state of keys, also of keys that are parked until a timer fires. State is stored encoded. So a DoFn cannot
+Owns the state of keys, also of keys that are suspended until a timer fires. State is stored encoded. So a DoFn cannot
 change it by changing an object that it has read or written, and its size is known. Must not know Spark.
 """
 
@@ -29,7 +29,7 @@ from arcbeam.harness.state.statehandler import CellId, StateHandler
 from arcbeam.model.rows import SideStore
 from arcbeam.sizes import threshold
 
-_PARKED_BYTES = threshold(64 << 20)
+_SUSPENDED_BYTES_MAX = threshold(64 << 20)
 _ENTRY_OVERHEAD = 200
 
 
@@ -57,7 +57,7 @@ class InProcessStateHandler(StateHandler):
 
     Args:
         channels, sides: see `StateHandler`.
-        parked_bytes: memory for the state of parked keys; the rest goes to a file.
+        suspended_bytes: memory for the state of suspended keys; the rest goes to a file.
         spill_folder: the folder of that file; None: the system's temporary folder.
     """
 
@@ -66,12 +66,12 @@ class InProcessStateHandler(StateHandler):
         channels: Mapping[tuple[str, str], int],
         sides: SideStore | None = None,
         *,
-        parked_bytes: int = _PARKED_BYTES,
+        suspended_bytes: int = _SUSPENDED_BYTES_MAX,
         spill_folder: str | None = None,
     ) -> None:
         super().__init__(channels, sides)
         self._keys: dict[bytes, dict[CellId, Cell]] = {}
-        self._parked = _Parked(parked_bytes, spill_folder)
+        self._suspended = _SuspendedKeys(suspended_bytes, spill_folder)
 
     @override
     def done(self) -> None:
@@ -130,10 +130,10 @@ class InProcessStateHandler(StateHandler):
     # Called by the driver of keys.
 
     def drop_key(self, key: bytes, window: bytes | None = None) -> None:
-        """Remove the state of a finished key, parked or not; with `window`, only in that window."""
+        """Remove the state of a finished key, suspended or not; with `window`, only in that window."""
         if window is None:
             self._keys.pop(key, None)
-            self._parked.drop(key)
+            self._suspended.drop(key)
             return
         cells = self._cells(key)
         if cells:
@@ -145,11 +145,11 @@ class InProcessStateHandler(StateHandler):
     def clear_all(self) -> None:
         """Remove the state of all keys, and close the spill file. Side inputs stay."""
         self._keys.clear()
-        self._parked.clear()
+        self._suspended.clear()
 
     def keys(self) -> list[bytes]:
-        """Return all keys that have state, parked or not."""
-        return [*self._keys, *self._parked.keys()]
+        """Return all keys that have state, suspended or not."""
+        return [*self._keys, *self._suspended.keys()]
 
     def windows(self, key: bytes) -> set[bytes]:
         """Return the windows in which the key has state."""
@@ -162,23 +162,23 @@ class InProcessStateHandler(StateHandler):
 
     def restore(self, key: bytes, state: KeyState) -> None:
         """Replace all state of a key by a snapshot."""
-        self._parked.drop(key)
+        self._suspended.drop(key)
         self._keys.pop(key, None)
         if state.cells:
             self._keys[key] = {id: list(entries) for id, entries in state.cells}
 
-    def park(self, key: bytes) -> None:
+    def suspend(self, key: bytes) -> None:
         """Allow a key's state to go to a file, because it is not needed soon. Any later use of the key restores it."""
         cells = self._keys.get(key)
         if cells:
-            self._parked.put(key, self.snapshot(key))
+            self._suspended.put(key, self.snapshot(key))
             del self._keys[key]
 
     def _cells(self, key: bytes) -> dict[CellId, Cell] | None:
-        """Return the cells of a key, restored if it is parked; None if there are none."""
+        """Return the cells of a key, restored if it is suspended; None if there are none."""
         cells = self._keys.get(key)
-        if cells is None and key in self._parked:
-            state = self._parked.take(key)
+        if cells is None and key in self._suspended:
+            state = self._suspended.take(key)
             cells = self._keys[key] = {id: list(entries) for id, entries in state.cells}
         return cells
 
@@ -193,7 +193,7 @@ class InProcessStateHandler(StateHandler):
         return cell
 
 
-class _Parked:
+class _SuspendedKeys:
     """State of keys that are not needed soon: in memory up to a budget, the rest in an anonymous file.
 
     The oldest go to the file first. Invariant: a key is either in `_memory` or in `_places` (offset, length in the

@@ -197,17 +197,17 @@ class KeyTimers(TimerSink):
             self._windows.clear()
             self._latest = (None, -1)
 
-    def park(self) -> PendingTimers:
+    def suspend(self) -> PendingTimers:
         """Remove and return all timers, before the next key."""
-        parked = PendingTimers(*self._domains, self._windows, self._order)
+        suspended = PendingTimers(*self._domains, self._windows, self._order)
         self._domains = InMemoryTimers(_slot_of), InMemoryTimers(_slot_of)
         self._windows, self._latest, self._order = {}, (None, -1), 0
-        return parked
+        return suspended
 
-    def resume(self, parked: PendingTimers) -> None:
-        """Restore what `park` has returned. There must be no timers."""
-        self._domains = parked.event, parked.processing
-        self._windows, self._order = parked.windows, parked.order
+    def resume(self, suspended: PendingTimers) -> None:
+        """Restore what `suspend` has returned. There must be no timers."""
+        self._domains = suspended.event, suspended.processing
+        self._windows, self._order = suspended.windows, suspended.order
         self._latest = (None, -1)
 
     def _number(self, window: Any) -> int:

@@ -15,7 +15,7 @@ from apache_beam.coders import coder_impl
 
 from arcbeam.engine.grouping.contents import Values
 from arcbeam.engine.grouping.groupings import Combined, Elements, Together, WindowedElement
-from arcbeam.engine.grouping.windowbuffer import Gathered
+from arcbeam.engine.grouping.windowbuffer import BufferedPane
 from arcbeam.harness.bundle.windows import Windows, column, our_pane, their_pane
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.frames import TALLY, Tally, in_file, key_groups
@@ -222,7 +222,7 @@ class PaneValues:
 
     __slots__ = ("__weakref__", "_codec", "_contents", "_packed")
 
-    def __init__(self, contents: Values | Gathered, codec: Codec, packed: Packed) -> None:
+    def __init__(self, contents: Values | BufferedPane, codec: Codec, packed: Packed) -> None:
         self._contents = contents
         self._codec, self._packed = codec, packed
         if contents.lent is not None:
@@ -230,7 +230,7 @@ class PaneValues:
             contents.lent.keep_if(lambda: kept() is not None, in_file)
 
     @staticmethod
-    def of(contents: Values | Gathered, codec: Codec, packed: Packed) -> Any:
+    def of(contents: Values | BufferedPane, codec: Codec, packed: Packed) -> Any:
         """Return the values of a pane for the SDK: a list if they are few."""
         if not PaneValues.are_few(contents):
             return PaneValues(contents, codec, packed)
@@ -241,7 +241,7 @@ class PaneValues:
         return list(PaneValues(contents, codec, packed))
 
     @staticmethod
-    def are_few(contents: Values | Gathered) -> bool:
+    def are_few(contents: Values | BufferedPane) -> bool:
         """Return whether the values of a pane are decoded at once."""
         return contents.size <= _EAGER_BYTES and contents.lent is None
 

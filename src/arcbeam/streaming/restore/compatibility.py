@@ -88,14 +88,14 @@ def with_side_inputs(head: Manifest, shape: JobShape, blobs: DurableBlobs) -> Ma
         stands, new = snapshot.get(of.stage), wanted.get(of.stage)
         if of.shape and stands is not None and new != of.shape:
             new_base, new_sides = without_sides(new or "")
-            parked = stands.kept.parked
-            is_free = bool(sides) and _is_plain(base) and not stands.live and not parked
+            blocked = stands.kept.blocked
+            is_free = bool(sides) and _is_plain(base) and not stands.live and not blocked
             if new is None and is_free:
                 removed.append(of.stage)
                 continue
-            if new is not None and parked and (base == new_base or not new):
+            if new is not None and blocked and (base == new_base or not new):
                 wrong.append(
-                    f"stage '{of.stage}' has other side inputs now, but {parked} element(s) wait for the previous ones"
+                    f"stage '{of.stage}' has other side inputs now, but {blocked} element(s) wait for the previous ones"
                 )
             elif new is not None and base == new_base and stands.live and new_sides - sides:
                 wrong.append(

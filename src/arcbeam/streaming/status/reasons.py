@@ -144,7 +144,7 @@ class Reasons:
         for at, link in enumerate(links[1:]):
             if link.waiting is not None:
                 deeper = replace(why, links=(replace(link, waiting=None), *links[at + 2 :]))
-                yield self._parked(links[at], link, deeper)
+                yield self._blocked(links[at], link, deeper)
                 return
         if not isinstance(why.cause, Complete):
             yield self._cause(links[-1], why.cause)
@@ -158,7 +158,7 @@ class Reasons:
         stands = f", since micro-batch {since.micro_batch} ({shown_time(since.time)})" if since else ""
         return f"the watermark of the {link.subject} is at {shown_time(link.time)}{stands}"
 
-    def _parked(self, link: Link, of: Link, deeper: HoldReason) -> Cause:
+    def _blocked(self, link: Link, of: Link, deeper: HoldReason) -> Cause:
         """Return the cause for elements that wait for a side input."""
         held = of.waiting
         assert held is not None
@@ -287,13 +287,13 @@ class Reasons:
                     f"the events of TestStream {link.stage!r} have not advanced the watermark further",
                     "one of its events advances the watermark",
                 )
-            case HolderKind.GATHERED | HolderKind.SORTED | HolderKind.ELEMENT:
+            case HolderKind.BUFFERED | HolderKind.SORTED | HolderKind.ELEMENT:
                 frees = f"{self._input(link)} passes {shown_time(hold.time)}, and a micro-batch processes them"
                 if passed(self._times.inputs[link.stage], hold.time):
                     frees = "the next micro-batch processes them"
-                wait = "wait" if hold.kind is HolderKind.GATHERED else "waits"
+                wait = "wait" if hold.kind is HolderKind.BUFFERED else "waits"
                 return "elements", f"{hold} {wait} {where}", frees
-            case HolderKind.PARKED:
+            case HolderKind.BLOCKED:
                 return "side input", f"{hold} waits {where}", "the side input is ready"
             case HolderKind.UNPREPARED:
                 return (

@@ -26,7 +26,7 @@ def status_from(record: Mapping[str, Any]) -> Status | None:
                 stage,
                 input_since=_since(stage["input_since"]),
                 outputs=tuple(_made(OutputStatus, out, since=_since(out["since"])) for out in stage["outputs"]),
-                parked=tuple(stage.get("parked", ())),
+                blocked=tuple(stage.get("blocked", ())),
                 state_largest=tuple((shard, size) for shard, size in stage.get("state_largest", ())),
             )
             for stage in record["stages"]

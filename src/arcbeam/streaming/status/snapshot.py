@@ -300,7 +300,7 @@ def _limits(reports: Sequence[StageReport], outputs: Sequence[str]) -> Iterator[
         there = [(shard, what, port, quiet) for shard, what, port, quiet in found if what is not None]
         if there:
             shard, what, port, quiet = min(there, key=lambda each: each[1].time)
-            yield Limit(shard, sort, output, what, port if what.kind is HolderKind.PARKED else None, quiet)
+            yield Limit(shard, sort, output, what, port if what.kind is HolderKind.BLOCKED else None, quiet)
 
     yield from first(Sort.PENDING, None, ((of.shard, of.local.pending, of.local.waits_for, False) for of in reports))
     for output in outputs:

@@ -80,7 +80,7 @@ class StageStatus:
         behind: see `moment.watermark_gap`, of its input watermark.
         next_event, next_due: when its first waiting work is due, in event time and by the clock; None if there is none.
         leftover: the number of shards in which the micro-batch ended before the work.
-        parked: what blocked elements wait for, as text.
+        blocked: what blocked elements wait for, as text.
         state_rows: rows in the files of its state; a rewritten row counts again until files are merged.
         state_bytes: the size of their keys and values.
         state_shards: the number of shards with rows of it.
@@ -105,7 +105,7 @@ class StageStatus:
     next_event: Timestamp | None = None
     next_due: Timestamp | None = None
     leftover: int = 0
-    parked: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
     state_rows: int = 0
     state_bytes: int = 0
     state_shards: int = 0
@@ -214,7 +214,7 @@ def as_record(status: Status) -> dict[str, Any]:
 def total_state_metrics(status: Status) -> dict[str, int]:
     """Return the numbers of keys, timers and waiting elements over all stages that count them."""
     kept = [stage.kept for stage in status.stages if stage.kept is not None]
-    names = {"keys": ("keys",), "timers": ("event_timers", "clock_timers"), "waiting": ("parked", "ordered")}
+    names = {"keys": ("keys",), "timers": ("event_timers", "clock_timers"), "waiting": ("blocked", "ordered")}
     return {name: sum(each[of] for each in kept for of in fields) for name, fields in names.items()}
 
 
@@ -235,8 +235,8 @@ def undone(record: Mapping[str, Any]) -> str:
             doing.append(f"{fired:,} timer(s) of {name} fired")
         elif waits := [stage[at] for at in ("next_event", "next_due") if stage.get(at) is not None]:
             doing.append(f"{name} waits until {shown_time(min(waits))}")
-        if stage.get("parked"):
-            doing.append(f"elements of {name} are blocked until {stage['parked'][0]}")
+        if stage.get("blocked"):
+            doing.append(f"elements of {name} are blocked until {stage['blocked'][0]}")
     more = [f"and {len(doing) - _SHOWN} more"] if len(doing) > _SHOWN else []
     # The cause of a watermark names the restriction or timer.
     causes = (each for each in record.get("causes", ()) if each.get("text") and each.get("decides", True))
@@ -322,7 +322,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
                 next_event=stage.next_event,
                 next_due=stage.next_due,
                 leftover=stage.leftover,
-                parked=tuple(
+                blocked=tuple(
                     f"{each.port} has output for them, or is past {shown_time(each.until)}" for each in stage.awaited
                 ),
             )

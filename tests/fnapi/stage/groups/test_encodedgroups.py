@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from arcbeam.engine.grouping.contents import Values
 from arcbeam.engine.grouping.effects import EmitPane
-from arcbeam.engine.grouping.windowbuffer import AsCame, Gathered
+from arcbeam.engine.grouping.windowbuffer import AsCame, BufferedPane
 from arcbeam.fnapi.stage.encodedgroups import EncodedGroups
 from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
@@ -52,7 +52,7 @@ class Stage:
 
     def pane(self, key: str, parts: Sequence[Any]) -> EmitPane:
         """Return a pane with parts: blocks as bytes, or `Values`."""
-        contents = Gathered(AsCame(b""), self.packed.encoded)
+        contents = BufferedPane(AsCame(b""), self.packed.encoded)
         contents.parts = list(parts)
         return self._pane(key, contents)
 
