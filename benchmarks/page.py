@@ -41,10 +41,10 @@ from bench.report import as_markdown, as_text, replace_section
 
 from arcbeam.page.serving import PageServer, PageSettings
 from arcbeam.page.sources import Listed
-from arcbeam.runner.job import Follower
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.historyfile import history_in
 from arcbeam.store.log.planfile import plan_in
+from arcbeam.streaming.interfaces import JobListener
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.history import job_record
 from arcbeam.streaming.status.records import status_from
@@ -61,7 +61,7 @@ _PAGES = 7
 _SECONDS_IN_DRIVER = 60
 
 
-class Kept(Follower):
+class Kept(JobListener):
     """Keeps the folder of a job after each micro-batch, and ends the job after enough of them."""
 
     def __init__(self, folder: Path, states: Path, count: int) -> None:

@@ -17,9 +17,9 @@ from typing_extensions import override
 from arcbeam.monitoring.prometheus import Counter, exposed, exposing, label_of
 from arcbeam.page.serving import PageServer, PageSettings
 from arcbeam.page.sources import FolderSource
-from arcbeam.runner.job import Follower
 from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.streaming.interfaces import JobListener
 from tests.spark.streaming.inprocess import ends_cancelled, run_of, without_spark
 from tests.spark.streaming.test_stuck import Remembers, numbers
 
@@ -31,7 +31,7 @@ Samples = Sequence[Mapping[str, str]]
 """Lines of a page: their labels, with the name of the metric as `__name__`."""
 
 
-class Scraped(Follower):
+class Scraped(JobListener):
     """Reads both pages of a job once, while it runs, and then ends it."""
 
     def __init__(self, folder: Path) -> None:

@@ -23,7 +23,7 @@ from arcbeam.jobs.termination import bring_to_end
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import WITHHELD, ArcbeamOptions, completed
-from arcbeam.runner.job import Follower, Job, session_options
+from arcbeam.runner.job import Job, session_options
 from arcbeam.runner.jobgraph import job_graph_to_store
 from arcbeam.runner.sdkworkers import check_startable, how_to_restart
 from arcbeam.runner.submission import script_of
@@ -39,6 +39,7 @@ from arcbeam.store.log.chain import read_newest
 from arcbeam.store.log.requests import Asked, refusal
 from arcbeam.store.log.savepoints import split_path
 from arcbeam.store.manifest.values import Manifest
+from arcbeam.streaming.interfaces import JobListener
 from arcbeam.streaming.status.status import as_record
 from arcbeam.translate import validate
 from arcbeam.translate.embedding import with_parts
@@ -178,7 +179,7 @@ class SparkExecutor(PipelineExecutor):
             if self._cancelled:
                 raise JobCancelledError(f"job '{plan.name}' was cancelled before it started")
             self._job = Job(
-                plan, ours, worker_setup, _Follower(events, bounded=plan.bounded), job_graph, shards, submission.job_id
+                plan, ours, worker_setup, _Reporter(events, bounded=plan.bounded), job_graph, shards, submission.job_id
             )
         # SUBTLE: a streaming job is running once it is taken over. Until then the server must remember the earlier
         # state (`Submission.again`).
@@ -249,7 +250,7 @@ class SparkExecutor(PipelineExecutor):
             job.cancel()
 
 
-class _Follower(Follower):
+class _Reporter(JobListener):
     """Passes events to a server's job. There are many micro-batches: only one a minute is reported."""
 
     def __init__(self, events: JobEvents, *, bounded: bool) -> None:

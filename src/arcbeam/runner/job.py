@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+from typing_extensions import override
+
 from arcbeam import errors, secrets
 from arcbeam.console.progressline import ProgressLine, announce, watched
 from arcbeam.engine.coordinator import EndState
@@ -50,6 +52,7 @@ from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.jobname import job_label, resume_command
 from arcbeam.store.log.requests import Asked, refusal
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
+from arcbeam.streaming.interfaces import JobListener
 from arcbeam.streaming.restore.restore import RestoreOptions
 from arcbeam.streaming.status.status import Status, as_record
 
@@ -57,25 +60,6 @@ _LOG = logging.getLogger("arcbeam")
 
 _MESSAGES = 1000
 """Number of messages that a job keeps in memory. The log has all."""
-
-
-class Follower:
-    """Follows a job. The methods of this class do nothing: subclasses override those that they need."""
-
-    def opened(self) -> None:
-        """The job is taken over: from this moment its state is that in its folder, also for a later driver."""
-
-    def reported(self, report: BundleReport) -> None:
-        """A task has reported, and its report counts."""
-
-    def streaming(self, line: str) -> None:
-        """A micro-batch is committed."""
-
-    def warned(self, text: str) -> None:
-        """There is a warning for users."""
-
-    def turned(self, state: str) -> None:
-        """The job is DRAINING or CANCELLING now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +77,14 @@ class Message:
     text: str
 
 
-class Job:
+class Job(JobListener):
     """A job. It runs once.
 
     Args:
         plan: what to run.
         options: how.
         worker_setup: called in each worker before it opens its first processor of this job.
-        follower: gets the job's events.
+        listener: gets the job's events, too.
         job_graph: the job graph that a streaming job stores, so that it can be resumed without this program.
         shards: of a new job without the option; None: see the option's help.
         id: of the job at a job server; "": a new one.
@@ -121,7 +105,7 @@ class Job:
         plan: Plan,
         options: ArcbeamOptions,
         worker_setup: Callable[[], None] | None = None,
-        follower: Follower | None = None,
+        listener: JobListener | None = None,
         job_graph: StoredJobGraph | None = None,
         shards: int | None = None,
         id: str = "",
@@ -133,7 +117,7 @@ class Job:
         self._plan, self._options, self._worker_setup = plan, options, worker_setup
         self.on_sigterm = OnSigterm.of(options.on_sigterm, bounded=plan.bounded, kept=bool(options.checkpoint_dir))
         self.sigterm_seconds = float(options.sigterm_seconds)
-        self._follower, self._job_graph, self._shards = follower or Follower(), job_graph, shards
+        self._listener, self._job_graph, self._shards = listener or JobListener(), job_graph, shards
         self._at_server = bool(id)
         self._observed = self._at_server or options.page_port is not None
         self._run: BatchRun | streamingjob.StreamRun | None = None
@@ -432,19 +416,19 @@ class Job:
         run = self._run
         return run.attempted() if isinstance(run, streamingjob.StreamRun) else self.metrics()
 
-    # `streamjob.Listener`.
+    # `JobListener`.
 
+    @override
     def opened(self) -> None:
-        """The job is taken over."""
-        self._follower.opened()
+        self._listener.opened()
 
+    @override
     def reported(self, report: BundleReport) -> None:
-        """A task has reported."""
         _repeat_warnings(report)
-        self._follower.reported(report)
+        self._listener.reported(report)
 
+    @override
     def streaming(self, line: str) -> None:
-        """A micro-batch is committed."""
         if not self._streaming:
             self._streaming = True
             seconds = time.monotonic() - self._started
@@ -452,17 +436,17 @@ class Job:
         assert isinstance(self._run, streamingjob.StreamRun)
         self._trace(self._run)
         self._keep(logging.INFO, line)
-        self._follower.streaming(line)
+        self._listener.streaming(line)
 
+    @override
     def warned(self, text: str) -> None:
-        """There is a warning for users."""
         self._keep(logging.WARNING, text)
-        self._follower.warned(text)
+        self._listener.warned(text)
 
+    @override
     def turned(self, state: str) -> None:
-        """The job has another state now."""
         self._keep(logging.INFO, f"the job is {state}")
-        self._follower.turned(state)
+        self._listener.turned(state)
 
     def _keep(self, level: int, text: str) -> None:
         self._messages.append(Message(time.time(), level, text))

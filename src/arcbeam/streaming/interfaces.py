@@ -375,3 +375,22 @@ class TaskStage(OpenStage, Protocol):
 
     def callbacks(self) -> Finalizations | None:
         """Return the finalizations of the task that has ended, if any, and release them to the caller."""
+
+
+class JobListener:
+    """Is notified of what a job does, on its driver's thread. These methods do nothing: subclasses override some."""
+
+    def opened(self) -> None:
+        """The driver has taken the job over. If it ends, any driver can resume the job from its folder."""
+
+    def reported(self, report: BundleReport) -> None:
+        """A stage's bundles in a task have reported, and their micro-batch is committed."""
+
+    def streaming(self, line: str) -> None:
+        """A micro-batch is committed."""
+
+    def warned(self, text: str) -> None:
+        """There is a warning for the user."""
+
+    def turned(self, state: str) -> None:
+        """The job is now DRAINING or CANCELLING."""

@@ -27,12 +27,12 @@ from arcbeam.errors import WorkerLostError
 from arcbeam.io import WithWatermark
 from arcbeam.model.shutdown import GracefulShutdown
 from arcbeam.page.sources import FolderSource
-from arcbeam.runner.job import Follower
 from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.manifest.names import TROUBLE_NOTE
 from arcbeam.streaming.driver import heartbeat
+from arcbeam.streaming.interfaces import JobListener
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.words import shown
 from tests.page.test_app import client
@@ -207,7 +207,7 @@ CASES = {
 }
 
 
-class Watch(Follower):
+class Watch(JobListener):
     """Looks at a job until it is blocked as it should be, and then ends it.
 
     Attributes:
@@ -309,7 +309,7 @@ def test_headline_of_blocked_job_has_the_words_of_status(
 def test_micro_batch_fails_since_its_first_try(tmp_path: Path) -> None:
     blobs, notes = FolderBlobs(tmp_path / "job", sync=False), list[tuple[str, int]]()
 
-    class Notes(Follower):
+    class Notes(JobListener):
         @override
         def warned(self, text: str) -> None:
             note = json.loads(blobs.get(TROUBLE_NOTE))

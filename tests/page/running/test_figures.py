@@ -25,12 +25,12 @@ from arcbeam.console.progressline import JobProgress
 from arcbeam.harness.bundle.metrics import DROPPED_LATE, parsed
 from arcbeam.monitoring.prometheus import exposed
 from arcbeam.page import views
-from arcbeam.runner.job import Follower
 from arcbeam.spark.streaming import streamingjob
 from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.streaming.assignment import TaskAssignment
+from arcbeam.streaming.interfaces import JobListener
 from arcbeam.streaming.status import words
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.records import status_from
@@ -64,7 +64,7 @@ class Before:
     commits: bool = False
 
 
-class Watch(Follower):
+class Watch(JobListener):
     """Compares all views at each commit.
 
     Args:

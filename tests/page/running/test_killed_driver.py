@@ -26,14 +26,14 @@ LATEST = 5.0
 _DRIVER = """
 import sys
 from pathlib import Path
-from arcbeam.runner.job import Follower
+from arcbeam.streaming.interfaces import JobListener
 from arcbeam.streaming.driver import heartbeat
 from tests.spark.streaming.inprocess import run_of, without_spark
 from tests.spark.streaming.test_stuck import grouped, numbers
 
 heartbeat._BUSY_SECONDS = heartbeat._IDLE_SECONDS = 1.0
 with without_spark():
-    run_of(lambda p: grouped(numbers(p, "Meter")), Path(sys.argv[1]), Follower()).run()
+    run_of(lambda p: grouped(numbers(p, "Meter")), Path(sys.argv[1]), JobListener()).run()
 """
 
 

@@ -32,7 +32,6 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.options import ArcbeamOptions
-from arcbeam.runner.job import Follower
 from arcbeam.spark.streaming import streamingjob
 from arcbeam.spark.streaming.cluster import may_go_better
 from arcbeam.spark.streaming.leveltask import Given, LevelReport, LevelTask
@@ -41,7 +40,7 @@ from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.spark.tasks.openstages import open_stages
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.streaming.assignment import TaskAssignment
-from arcbeam.streaming.interfaces import Cluster
+from arcbeam.streaming.interfaces import Cluster, JobListener
 from arcbeam.streaming.reportcodec import ReportReader
 from arcbeam.translate.proto import pipeline_proto, plan_of
 
@@ -140,7 +139,7 @@ def without_spark(fault: Fault | None = None) -> Iterator[None]:
         yield
 
 
-def run_of(build: Callable[[beam.Pipeline], object], folder: Path, follower: Follower, **how: Any) -> StreamRun:
+def run_of(build: Callable[[beam.Pipeline], object], folder: Path, listener: JobListener, **how: Any) -> StreamRun:
     """Return a run of a pipeline, with its job in `folder / "job"`; use it in a block of `without_spark`."""
     options = PipelineOptions(["--streaming"])
     p = beam.Pipeline(options=options)
@@ -148,7 +147,7 @@ def run_of(build: Callable[[beam.Pipeline], object], folder: Path, follower: Fol
     plan = plan_of(pipeline_proto(p, options), options.view_as(ArcbeamOptions), name="blocked")
     settings = Settings(shards=1, quick_tasks=False, backlog_micro_batch_seconds=0.5)
     location = JobLocation.under(str(folder / "temporary"), "blocked")
-    return StreamRun(plan, None, settings, folder.name, location, str(folder / "job"), follower, **how)  # type: ignore[arg-type]
+    return StreamRun(plan, None, settings, folder.name, location, str(folder / "job"), listener, **how)  # type: ignore[arg-type]
 
 
 def ends_cancelled(run: StreamRun) -> None:

@@ -16,24 +16,17 @@ from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Asked
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.driver.requests import RequestDesk, Ticket
+from arcbeam.streaming.interfaces import JobListener
 from tests.harness.streaming.test_counters import report, values
 from tests.streaming.driver.test_driver import World
 
 
-class Listener:
+class Listener(JobListener):
     """Records a run; `heard` has each state, and whether the request was answered before it."""
 
     def __init__(self) -> None:
         self.ticket: Ticket | None = None
         self.heard: list[tuple[str, bool]] = []
-
-    def opened(self) -> None: ...
-
-    def reported(self, report: object) -> None: ...
-
-    def streaming(self, line: str) -> None: ...
-
-    def warned(self, text: str) -> None: ...
 
     def turned(self, state: str) -> None:
         assert self.ticket is not None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import SparkSession
 from typing_extensions import override
@@ -65,7 +65,7 @@ from arcbeam.streaming.driver.requests import RequestDesk, Ticket
 from arcbeam.streaming.driver.samplerequests import SampleRequests
 from arcbeam.streaming.driver.scriptreader import ScriptReader
 from arcbeam.streaming.driverstate import started
-from arcbeam.streaming.interfaces import Sinks, Watch
+from arcbeam.streaming.interfaces import JobListener, Sinks, Watch
 from arcbeam.streaming.physicalplan import PhysicalPlan, output_names, placed
 from arcbeam.streaming.restore.restore import RestoreOptions, restore
 from arcbeam.streaming.status.activity import Activity
@@ -85,25 +85,6 @@ from arcbeam.streaming.status.tries import deadly_try, failed_try
 from arcbeam.translate.teststream import events_of
 
 _LOG = logging.getLogger("arcbeam.streaming")
-
-
-class Listener(Protocol):
-    """Is notified of what a job does. Called on the driver's thread."""
-
-    def opened(self) -> None:
-        """The driver has taken the job over. If it ends, any driver can resume the job from its folder."""
-
-    def reported(self, report: BundleReport) -> None:
-        """A stage's bundles in a task have reported, and their micro-batch is committed."""
-
-    def streaming(self, line: str) -> None:
-        """A micro-batch is committed."""
-
-    def warned(self, text: str) -> None:
-        """A warning for the user."""
-
-    def turned(self, state: str) -> None:
-        """The job is now DRAINING or CANCELLING."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +136,7 @@ class StreamRun(Sinks, Watch):
         job: str,
         location: JobLocation,
         store: str | None,
-        listener: Listener,
+        listener: JobListener,
         worker_setup: Callable[[], None] | None = None,
         how: RestoreOptions = RestoreOptions(),  # noqa: B008  # immutable
         samples: bool = False,
