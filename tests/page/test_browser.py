@@ -23,7 +23,7 @@ from arcbeam.page.sources import Listed, Record
 from arcbeam.page.timelines.charts import ROWS_SHOWN
 from arcbeam.store.log.inspection import SavepointReport
 from tests.page import samples
-from tests.page.test_control import EVERY, Controlled, Noted
+from tests.page.test_control import Controlled, Noted
 from tests.page.test_services import PROGRESS
 
 api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: pip install arcbeam[dev]")
@@ -449,30 +449,3 @@ def test_times_are_those_of_the_viewer(open_page: Any, jobs: samples.Jobs) -> No
     plain = open_page("job/a", java_script_enabled=False, timezone_id="America/New_York")
     api.expect(plain.locator("#causes time").first).to_have_text("2026-07-05T10:00:03Z")
     assert plain.inner_text("#zone") == "Times are in UTC."
-
-
-@pytest.mark.contract("PAGE-04")
-@pytest.mark.parametrize("javascript", [True, False])
-def test_requests_are_made_by_clicks(browser: Any, javascript: bool) -> None:
-    control = Noted()
-    control.go.set()
-    source = Controlled(control, Listed("a", "/data/flights", samples.record(3, samples.now())))
-    with PageServer(source, PageSettings(insecure=True)) as server:
-        page = browser.new_page(java_script_enabled=javascript, viewport={"width": 320, "height": 700})
-        for title, what in zip(TITLES, EVERY, strict=True):
-            if not javascript and what != "drain":
-                continue
-            page.goto(f"{server.address}job/a")
-            page.click(f"text={title}")
-            page.click("text=Back, change nothing")
-            page.click(f"text={title}")
-            page.press("body", "Escape")
-            if what == "savepoint":
-                assert_accessible_and_fits(page, 320)
-            assert what not in [each for each, _ in control.asked]
-            page.locator("button").dblclick()
-            # The second click may abort the navigation of the first one.
-            api.expect(page).to_have_url(re.compile(r"/job/a/request/"))
-            api.expect(page.locator("#result")).to_contain_text("The request is done", timeout=20_000)
-        page.close()
-    assert [what for what, _ in control.asked] == (list(EVERY) if javascript else ["drain"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from starlette.testclient import TestClient
 from typing_extensions import override
 
 from arcbeam.errors import RequestRefusedError
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.page.app import app_of
-from arcbeam.page.control import _KEPT, Operation, Operations, allowed, not_now
-from arcbeam.page.sources import Control, FolderSource, Listed
+from arcbeam.page.control import _KEPT, Operation, Operations, allowed, not_changeable, not_now
+from arcbeam.page.sources import Control, FolderSource, Listed, Savepoints
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
+from arcbeam.store.log.inspection import SavepointReport
 from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.streaming.status.folder import record_of
 from tests.page.test_app import BASE, EVIL, Fixed, client, job  # noqa: F401  # a fixture
@@ -53,6 +55,34 @@ class Controlled(Fixed):
     @override
     def control(self, id: str) -> Control | None:
         return self._control
+
+
+class Renamed(Savepoints):
+    """Notes changes of savepoints."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, str]] = []
+
+    @override
+    def change(self, name: str, new: str, seconds: float, /) -> None:
+        self.changes.append((name, new))
+
+
+class Saved(Controlled):
+    """A job with savepoints."""
+
+    def __init__(self, *found: Listed) -> None:
+        super().__init__(Noted(), *found)
+        self.renamed = Renamed()
+
+    @override
+    def savepoints(self, id: str) -> Savepoints | None:
+        return self.renamed if self.job(id) is not None else None
+
+    @override
+    def details(self, id: str) -> dict[str, Any]:
+        saved = asdict(SavepointReport("before", 3, Timestamp(5), "running"))
+        return {"savepoints": [{**saved, "job_graph": {"id": "g"}, "path": "/a/savepoints/before"}]}
 
 
 def running(folder: FolderBlobs, **change: Any) -> Listed:
@@ -333,6 +363,64 @@ def test_request_to_folder_is_answered_by_its_driver(job: FolderBlobs) -> None: 
     assert (asked.what, asked.savepoint) == (Asked.SAVEPOINT, "before")
     requests.answer(job, asked.id, Answer(Said.REFUSED, "it has no state"))
     assert "it has no state" in result(page, address, "The request is refused")
+
+
+@pytest.mark.parametrize(("what", "new"), [("rename", "after"), ("delete", "")])
+def test_savepoint_is_changed_once_after_a_confirmation(job: FolderBlobs, what: str, new: str) -> None:  # noqa: F811
+    source = Saved(running(job))
+    page = client(source)
+    path = f"/job/a/savepoint/before/{what}"
+    assert f'href="{path}"' in page.get("/job/a/details").text
+    text = page.get(path).text
+    assert f"arcbeam savepoints {source.job('a').record['folder']} {what} before" in text  # type: ignore[index, union-attr]
+    assert ('name="name"' in text) == bool(new)
+    form = fields(text) | ({"name": new} if new else {})
+    assert source.renamed.changes == []
+    for _ in range(2):
+        address = page.post(path, data=form, headers=ORIGIN).headers["location"]
+        text = result(page, address, "The request is done")
+    assert source.renamed.changes == [("before", new)]
+    assert (f"renamed to &#39;{new}&#39;" if new else "is deleted") in text
+
+
+def test_forged_change_of_a_savepoint_does_nothing(job: FolderBlobs) -> None:  # noqa: F811
+    source = Saved(running(job))
+    page = client(source)
+    form = fields(page.get("/job/a/savepoint/before/delete").text)
+    for path, change, code in (
+        ("before/delete", {"form_token": "0"}, 403),
+        ("after/delete", {}, 403),
+        ("before/rename", {"name": "x"}, 403),
+        ("before/delete", {"name": "x"}, 400),
+    ):
+        assert page.post(f"/job/a/savepoint/{path}", data=form | change, headers=ORIGIN).status_code == code
+    assert page.post("/job/a/savepoint/before/delete", data=form).status_code == 403
+    rename = fields(page.get("/job/a/savepoint/before/rename").text)
+    assert page.post("/job/a/savepoint/before/rename", data=rename, headers=ORIGIN).status_code == 400
+    assert page.get("/job/a/savepoint/before/copy").status_code == 404
+    assert EVIL not in page.get(f"/job/a/savepoint/{EVIL.replace('/', '')}/delete").text
+    assert source.renamed.changes == []
+    # A source that cannot reach the job's folder does not offer it.
+    assert client(Fixed(running(job))).get("/job/a/savepoint/before/delete").status_code == 404
+
+
+def test_savepoints_are_changed_while_a_driver_runs_or_the_job_is_stopped(job: FolderBlobs) -> None:  # noqa: F811
+    for mode in ("running", "suspended", "done", "drained"):
+        assert not_changeable(running(job, mode=mode)) == "", mode
+    failed = running(job, ended={"state": "FAILED", "why": ""})
+    assert not_changeable(failed) == "the job has failed"
+    assert (
+        "in its present state: the job has failed.</p>" in client(Saved(failed)).get("/job/a/savepoint/b/delete").text
+    )
+    assert not_changeable(Listed("a", "a", None, state="RUNNING"))
+
+
+def test_change_of_a_savepoint_is_a_request_to_the_driver(job: FolderBlobs) -> None:  # noqa: F811
+    source = FolderSource([job])
+    (listed,) = source.jobs()
+    page, path = client(source), f"/job/{listed.id}/savepoint/nothing/delete"
+    address = page.post(path, data=fields(page.get(path).text), headers=ORIGIN).headers["location"]
+    assert "no savepoint &#39;nothing&#39;" in result(page, address, "The request is refused")
 
 
 def test_without_token_only_the_login_answers(tmp_path: Path) -> None:

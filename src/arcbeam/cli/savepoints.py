@@ -221,16 +221,12 @@ def _rescale(out: Output, folder: str, blobs: DurableBlobs, shards: int, force: 
 
 def _change(out: Output, folder: str, blobs: DurableBlobs, name: str, new: str, seconds: float, force: bool) -> None:
     """Rename a savepoint, or delete it if there is no new name."""
-    from arcbeam.model.commits import CommitMode, deletion, renaming
+    from arcbeam.model.commits import deletion, renaming
     from arcbeam.model.timestamps import Timestamp
-    from arcbeam.store.log.chain import known, read_newest
-    from arcbeam.store.log.requests import Asked
+    from arcbeam.store.log.requests import Asked, is_stopped
     from arcbeam.store.log.savepoints import change_stopped
-    from arcbeam.store.manifest.values import ENDED
 
-    newest = read_newest(blobs)
-    stopped = newest is not None and known(newest).mode in ENDED | {CommitMode.SUSPENDED}
-    if stopped or force:
+    if is_stopped(blobs) or force:
         driver = f"{socket.gethostname()}: arcbeam savepoints"
         now = Timestamp(time.time_ns() // 1000)
         change_stopped(blobs, renaming(name, new) if new else deletion(name), now, driver=driver, force=force)

@@ -75,6 +75,8 @@ def app_of(source: Source, token: str = "", *, local: bool = True) -> Starlette:
         Route("/job/{id}/charts", pages.charts),
         *pages.routes("/job/{id}/control/{what}", control.confirmation),
         Route("/job/{id}/control/{what}", control.begin, methods=["POST"]),
+        *pages.routes("/job/{id}/savepoint/{name}/{what}", control.savepoint),
+        Route("/job/{id}/savepoint/{name}/{what}", control.change, methods=["POST"]),
         *pages.routes("/job/{id}/request/{number}", control.result),
         Route("/metrics", lambda _: PlainTextResponse(exposition(source), media_type=CONTENT_TYPE)),
         Route("/static/graph.css", lambda _: Response(STYLE, media_type="text/css")),
@@ -315,6 +317,7 @@ class Pages:
             "messages": followed,
             "before": before,
             "savepoints": list(details.savepoint_rows(of)),
+            "changeable": self._source.savepoints(found.id) is not None,
         }
         return Shown("details.html", states.is_live(found), values, data=lambda: of)
 

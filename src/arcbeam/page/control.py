@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -26,14 +26,16 @@ from arcbeam.model import texts
 from arcbeam.page import states
 from arcbeam.page.access.security import FormTokens, form_of
 from arcbeam.page.live import Shown
-from arcbeam.page.sources import Control, Listed, Source
+from arcbeam.page.sources import Control, Listed, Savepoints, Source
 from arcbeam.page.states import is_live
 from arcbeam.page.views import without_driver
 from arcbeam.store.log.jobname import resume_command
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.savepoints import path_of, split_path
+from arcbeam.store.manifest.values import ENDED
 from arcbeam.streaming.status.words import has_job_graph, shown, silent
 
+_FOREIGN: Final = "this form is not of this page, or the page was restarted; nothing was done"
 _KEPT: Final = 200
 """Requests whose results are remembered."""
 WAIT_SECONDS: Final = 60.0
@@ -102,6 +104,22 @@ CONSEQUENCES: Final = {
             ("state", "as of the last commit; a job without a --checkpoint_dir loses it"),
         ),
         "To continue from the last commit: {resume}. Suspend or drain the job to end it without repeats.",
+        named=False,
+    ),
+}
+
+OF_SAVEPOINTS: Final = {
+    Asked.RENAME: Consequences(
+        "Rename the savepoint",
+        "The savepoint gets another name. The job continues.",
+        (("commands", "those with the earlier name find nothing"),),
+        "On a command line: {command}. If no driver runs the job, and it is neither suspended nor done, add --force.",
+    ),
+    Asked.DELETE: Consequences(
+        "Delete the savepoint",
+        "No job can go back to it any more. This cannot be undone. The job itself is not changed.",
+        (("state", "a later micro-batch removes the files that only this savepoint needs"),),
+        "On a command line: {command}. If no driver runs the job, and it is neither suspended nor done, add --force.",
         named=False,
     ),
 }
@@ -272,6 +290,26 @@ def carry_out(control: Control, what: Asked, name: str, job_graph: bool = True) 
     return "The job is cancelled, or is about to be."
 
 
+def change_savepoint(savepoints: Savepoints, name: str, new: str) -> str:
+    """Rename a savepoint, or delete it if there is no new name. Return the result for people.
+
+    Raises:
+        ArcbeamError: it is refused, or its job does not answer in time.
+    """
+    savepoints.change(name, new, WAIT_SECONDS)
+    return f"Savepoint '{name}' is renamed to '{new}'." if new else f"Savepoint '{name}' is deleted."
+
+
+def not_changeable(job: Listed) -> str:
+    """Return why the savepoints of a job cannot be changed now; "" if they can."""
+    record = job.record
+    if record is None:
+        return "its status is unknown"
+    if record["mode"] in ENDED or record["mode"] == "suspended" or Asked.SAVEPOINT in allowed(job):
+        return ""
+    return not_now(job)
+
+
 _TITLES: Final = {"running": "is under way", "done": "is done", "refused": "is refused"}
 
 
@@ -307,7 +345,9 @@ class ControlPages:
         number = self._operations.new()
         values = {
             "row": states.row_of(found),
-            "what": what.value,
+            "action": f"/job/{found.id}/control/{what.value}",
+            "back": f"/job/{found.id}",
+            "label": "Name of the savepoint",
             "about": consequences(found, what),
             "after": _after(found, what),
             "possible": what in allowed(found),
@@ -324,13 +364,53 @@ class ControlPages:
         form, what, id = await form_of(request), _asked(request), request.path_params["id"]
         number = form.get("number", "")
         if what is None or not self._tokens.holds(form.get("form_token", ""), request, id, what, number):
-            return PlainTextResponse("this form is not of this page, or the page was restarted; nothing was done", 403)
+            return PlainTextResponse(_FOREIGN, 403)
         control = await run_in_threadpool(self._source.control, id)
         if control is None:
             return PlainTextResponse("there is no such job here; nothing was done", 404)
         found = await run_in_threadpool(self._source.job, id)
         job_graph, name = found is None or _has_job_graph(found), form.get("name", "").strip()
         self._operations.begin(number, id, what, partial(carry_out, control, what, name, job_graph))
+        return RedirectResponse(f"/job/{id}/request/{number}", 303)
+
+    def savepoint(self, request: Request) -> Shown:
+        """Return what a change of a savepoint does, and its form. Changes nothing."""
+        id, name, what = (request.path_params[each] for each in ("id", "name", "what"))
+        found = self._source.job(id)
+        if found is None or what not in OF_SAVEPOINTS or self._source.savepoints(id) is None:
+            return _missing("There is no such job or change here, or its folder cannot be reached from here.")
+        number, about, why = self._operations.new(), OF_SAVEPOINTS[Asked(what)], not_changeable(found)
+        folder = str((found.record or {}).get("folder") or "FOLDER")
+        new = ("NEW",) if about.named else ()
+        values = {
+            "row": states.row_of(found),
+            "action": f"/job/{id}/savepoint/{name}/{what}",
+            "back": f"/job/{id}/details",
+            "label": "Its new name",
+            "about": replace(about, title=f"{about.title} '{name}'"),
+            "after": about.after.format(command=command_line("savepoints", folder, what, name, *new)),
+            "possible": not why,
+            "not_now": why,
+            "quiet": found.record is not None and bool(without_driver(found.record)),
+            "loaded": shown(round(time.time() * 1e6)),
+            "number": number,
+            "token": self._tokens.token(request, id, what, name, number),
+        }
+        return Shown("confirm.html", is_live(found), values)
+
+    async def change(self, request: Request) -> Response:
+        """Begin the change of a savepoint by a form of this page, and lead to its result."""
+        form = await form_of(request)
+        id, name, what = (request.path_params[each] for each in ("id", "name", "what"))
+        number, new = form.get("number", ""), form.get("name", "").strip()
+        if not self._tokens.holds(form.get("form_token", ""), request, id, what, name, number):
+            return PlainTextResponse(_FOREIGN, 403)
+        if (what == Asked.RENAME) != bool(new):
+            return PlainTextResponse("a savepoint is renamed to a name, and deleted without; nothing was done", 400)
+        savepoints = await run_in_threadpool(self._source.savepoints, id)
+        if savepoints is None:
+            return PlainTextResponse("there is no such job here; nothing was done", 404)
+        self._operations.begin(number, id, Asked(what), partial(change_savepoint, savepoints, name, new))
         return RedirectResponse(f"/job/{id}/request/{number}", 303)
 
     def result(self, request: Request) -> Shown:
@@ -341,7 +421,7 @@ class ControlPages:
             return _missing("There is no such request here, or it is forgotten.")
         values = {
             "id": id,
-            "title": CONSEQUENCES[operation.what].title,
+            "title": (CONSEQUENCES | OF_SAVEPOINTS)[operation.what].title,
             "how": _TITLES[operation.state],
             "operation": operation,
         }

@@ -24,8 +24,10 @@ from arcbeam.page.sources import (
     HISTORY_SECONDS,
     PLAN_SECONDS,
     Control,
+    FolderSavepoints,
     Listed,
     Record,
+    Savepoints,
     Source,
     details_in_folder,
     history_in_folder,
@@ -207,6 +209,12 @@ class ServiceSource(Source):
         entry = self._entry(id)
         blobs = None if entry is None else self._folder(entry)
         return super().sample(id, stage, seconds) if blobs is None else sampled(blobs, stage, seconds)
+
+    @override
+    def savepoints(self, id: str) -> Savepoints | None:
+        entry = self._entry(id)
+        blobs = None if entry is None else self._folder(entry)
+        return None if blobs is None else FolderSavepoints(blobs)
 
     @override
     def plan(self, id: str) -> Record | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
@@ -24,7 +25,7 @@ from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.historyfile import history_in
 from arcbeam.store.log.inspection import savepoints
 from arcbeam.store.log.planfile import details_in, plan_in, tasks_in
-from arcbeam.store.log.requests import Asked, carried_out
+from arcbeam.store.log.requests import Asked, carried_out, change_name
 from arcbeam.store.log.savepoints import named_now, path_of
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.history import job_record
@@ -93,6 +94,14 @@ class Control(Protocol):
         ...
 
 
+class Savepoints(Protocol):
+    """The way to change the savepoints of a job."""
+
+    def change(self, name: str, new: str, seconds: float, /) -> None:
+        """Rename a savepoint, or delete it if there is no new name; see `arcbeam.store.log.requests.change_name`."""
+        ...
+
+
 class Source(Protocol):
     """Some jobs. Its methods may block, and several threads call them."""
 
@@ -143,6 +152,10 @@ class Source(Protocol):
             "cannot take samples: the job has no folder that can be reached from here",
             "start it with --checkpoint_dir, and show the page on a machine that reaches the folder",
         )
+
+    def savepoints(self, id: str) -> Savepoints | None:
+        """Return the way to change the savepoints of a job; None if its folder cannot be reached from here."""
+        return None
 
     def grows(self) -> bool:
         """Return whether it may get more jobs."""
@@ -208,6 +221,10 @@ class FolderSource(Source):
         return None if (blobs := self._folders.get(id)) is None else FolderControl(blobs)
 
     @override
+    def savepoints(self, id: str) -> Savepoints | None:
+        return None if (blobs := self._folders.get(id)) is None else FolderSavepoints(blobs)
+
+    @override
     def sample(self, id: str, stage: str, seconds: float) -> Sequence[Record]:
         blobs = self._folders.get(id)
         return super().sample(id, stage, seconds) if blobs is None else sampled(blobs, stage, seconds)
@@ -244,6 +261,21 @@ class FolderControl(Control):
         name = "" if what is Asked.CANCEL else name or named_now(what)
         carried_out(self._blobs, what, name, seconds)
         return path_of(str(self._blobs), name) if name else str(self._blobs)
+
+
+class FolderSavepoints(Savepoints):
+    """Changes the savepoints in a job's folder, as the command line does.
+
+    Args:
+        blobs: the folder.
+    """
+
+    def __init__(self, blobs: DurableBlobs) -> None:
+        self._blobs = blobs
+
+    @override
+    def change(self, name: str, new: str, seconds: float, /) -> None:
+        change_name(self._blobs, name, new, seconds, driver=f"{socket.gethostname()}: arcbeam page")
 
 
 def history_in_folder(blobs: DurableBlobs) -> Record | None:
@@ -324,6 +356,10 @@ class Several(Source):
     @override
     def control(self, id: str) -> Control | None:
         return next((found for source in self._sources if (found := source.control(id)) is not None), None)
+
+    @override
+    def savepoints(self, id: str) -> Savepoints | None:
+        return next((found for source in self._sources if (found := source.savepoints(id)) is not None), None)
 
     @override
     def sample(self, id: str, stage: str, seconds: float) -> Sequence[Record]:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from arcbeam.errors import RequestRefusedError
+from arcbeam.errors import JobFailedError, RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log import requests
+from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.jobname import has_job_graph
 from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.store.log.savepoints import pinned
@@ -42,6 +43,22 @@ def test_request_stays_until_settled(blobs: DurableBlobs) -> None:
     assert requests.answer_to(blobs, first) is None
     requests.withdraw(blobs, later)
     assert requests.read(blobs, later.id) is None
+
+
+def test_name_is_changed_at_once_in_a_stopped_job_only(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(pinned(log.draft(Timestamp(1)), "a"))
+    with pytest.raises(JobFailedError, match="no driver"):
+        requests.change_name(memory, "a", "b", 0.0, driver="test")
+    assert requests.waiting(memory) == []
+    log.propose(pinned(log.draft(Timestamp(2), mode=CommitMode.SUSPENDED), "last"))
+    requests.change_name(memory, "a", "b", 0.0, driver="test")
+    requests.change_name(memory, "last", "", 0.0, driver="test")
+    newest = read_newest(memory)
+    assert newest is not None
+    assert [pin.name for pin in known(newest).pins] == ["b"]
+    with pytest.raises(StoreError, match="no savepoint 'a'"):
+        requests.change_name(memory, "a", "", 0.0, driver="test")
 
 
 def test_impossible_request_is_refused(memory: DurableBlobs) -> None:

@@ -56,6 +56,16 @@
     });
   }
 
+  // Commands can be copied where the browser allows it: on this machine, or with TLS.
+  if (navigator.clipboard) {
+    document.body.classList.add("clipboard");
+    document.addEventListener("click", async ({ target }) => {
+      if (!target.classList.contains("copy")) return;
+      await navigator.clipboard.writeText(target.previousElementSibling.textContent);
+      target.textContent = "Copied";
+    });
+  }
+
   // Only a change is announced to those who hear the page.
   function say(element, text) {
     if (element.textContent !== text) element.textContent = text;

@@ -26,7 +26,7 @@ from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.endnote import note_of
 from arcbeam.store.log.jobname import has_job_graph, job_in, resume_command
-from arcbeam.store.log.savepoints import changed, checked_name
+from arcbeam.store.log.savepoints import change_stopped, changed, checked_name
 from arcbeam.store.manifest.names import ANSWERS, REQUESTS, answer_name, request_name
 from arcbeam.store.manifest.values import ENDED, Manifest
 
@@ -314,6 +314,34 @@ def carried_out(
     if answer.said is Said.REFUSED:
         raise refusal(what, job_in(blobs), answer.text, answer.remedy)
     return answer
+
+
+def change_name(blobs: DurableBlobs, name: str, new: str, seconds: float, *, driver: str) -> None:
+    """Rename or delete a savepoint: at once if the job is stopped, else by a request to its driver.
+
+    Args:
+        blobs: the job's folder.
+        name: of the savepoint.
+        new: its new name; "": delete it.
+        seconds: to wait for the driver at most.
+        driver: the name of this process, for people.
+
+    Raises:
+        StoreError: there is no such job or savepoint, or the new name is invalid or taken.
+        RequestRefusedError: the request cannot succeed.
+        JobFailedError: there is no final answer in time.
+    """
+    if is_stopped(blobs):
+        wish = renaming(name, new) if new else deletion(name)
+        change_stopped(blobs, wish, Timestamp(time.time_ns() // 1000), driver=driver)
+    else:
+        carried_out(blobs, Asked.RENAME if new else Asked.DELETE, name, seconds, new=new)
+
+
+def is_stopped(blobs: DurableBlobs) -> bool:
+    """Return whether the job is suspended, done or drained, so that no driver has to change its savepoints."""
+    newest = read_newest(blobs)
+    return newest is not None and known(newest).mode in ENDED | {CommitMode.SUSPENDED}
 
 
 def answered(blobs: DurableBlobs, request: Request, seconds: float) -> Answer | None:
