@@ -21,7 +21,7 @@ from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.page.access.security import COOKIE
-from arcbeam.page.app import app_of
+from arcbeam.page.app import ENDED_SHOWN, app_of
 from arcbeam.page.sources import FolderSource, Listed, Several, Source
 from arcbeam.page.views import row_of, stage_rows
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -187,6 +187,17 @@ def test_unreadable_job_hides_no_other(job: FolderBlobs, tmp_path: Path) -> None
     assert page.get(f"/job/{none.id}").status_code == 503
     assert f"/job/{there.id}" in page.get("/").text
     assert page.get("/job/other").status_code == 404
+    assert source.tasks("other") is None
+
+
+@pytest.mark.contract("PAGE-01")
+def test_of_many_ended_jobs_the_list_shows_some(job: FolderBlobs) -> None:
+    ended = {**record_of(job), "ended": {"state": "DONE", "why": ""}}
+    page = client(Fixed(*(Listed(f"{number}", "/a", ended) for number in range(ENDED_SHOWN + 2))))
+    some, every = (page.get(path).text for path in ("/", "/?all=1"))
+    assert (some.count('href="/job/'), every.count('href="/job/')) == (ENDED_SHOWN, ENDED_SHOWN + 2)
+    assert "2 more jobs have ended" in some
+    assert "more jobs have ended" not in every
 
 
 @pytest.mark.contract("PAGE-01")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from arcbeam.page.views import Cell, figures
+from arcbeam.page.views import Cell, figures, stage_rows
 from tests.page import samples
 
 pytestmark = pytest.mark.contract("PAGE-01")
@@ -47,3 +47,18 @@ def test_reasons_say_why_nothing_is_known() -> None:
     assert ended["input rate"] == ended["catches up in"] == Cell("–", "the job has ended")
     empty = dict(figures(samples.record(2, samples.now(), backlog=0.0), None))
     assert empty["catches up in"].text == "0 s"
+
+
+def test_micro_batch_has_its_duration_and_the_parts_of_it() -> None:
+    parts = "plan 0.01 s, Spark 0.20 s, transforms 0.28 s, previous commit 0.02 s"
+    assert shown(None)["micro-batch"] == Cell("41 took 0.51 s", parts)
+    assert shown(None, seconds=None)["micro-batch"] == Cell("41", "its duration was not stored")
+
+
+def test_stage_without_restrictions_has_no_backlog() -> None:
+    record = samples.record(2, samples.now())
+    del record["stages"][0]["restrictions"]
+    record["stages"][1] |= {"restrictions": 2, "backlog": 17.0}
+    none, some = stage_rows(record)
+    assert none.backlog == Cell("0", "0 restriction(s) not done")
+    assert some.backlog == Cell("17", "2 restriction(s) not done")

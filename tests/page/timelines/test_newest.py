@@ -49,6 +49,16 @@ def reads(history: dict[str, Any], ring: int) -> list[tuple[float, float]]:
     return [((point["time"] - BEGAN) / 1e6, point["stages"][""]["read"]) for point in points]
 
 
+def test_counter_that_a_stage_lacks_counts_nothing() -> None:
+    newest: Any = Newest()
+    for second, read in ((20, 500), (21, 530)):
+        record = status(second, read, 7)
+        for stage in record["stages"]:
+            del stage["total"]["late"], stage["micro_batch"]["late"]
+        history = newest.merged("a", record, NOTHING)
+    assert all(point["stages"][""]["late"] == 0 for point in history["rings"][0]["points"])
+
+
 def test_job_without_figures_has_those_that_the_page_sees() -> None:
     newest: Any = Newest()
     newest.merged("a", status(20, 500, 7), NOTHING)
