@@ -24,8 +24,9 @@ from arcbeam.errors import PublishRefusedError
 from arcbeam.io.kafka import ProducerRecord, RecordRefusedError, outgoing, producing
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Chunks, Outgoing, Plain, encoded, framed
-from arcbeam.io.kafka.producing import FencedError, LibrdkafkaShard, Register, produce, producer
+from arcbeam.io.kafka.producing import Deliveries, FencedError, LibrdkafkaShard, Register, produce, producer
 from arcbeam.io.kafka.publisher import Part, PublishRecords, RegisterError
+from arcbeam.io.kafka.trouble import Trouble
 from arcbeam.io.kafka.writing import Sink, StageGrouped, Storage
 from arcbeam.model.attempts import Attempt, here
 from tests.io.kafka.conftest import PASSWORD
@@ -69,6 +70,19 @@ def test_fenced_producer_changes_nothing(broker: Broker) -> None:
     assert third.begin() == Register(2)
     third.close()
     assert seen(broker, topic) == [1, 2]
+
+
+@pytest.mark.parametrize(("left", "records"), [(1, "1 record"), (2, "2 records")])
+def test_unconfirmed_records_are_counted(left: int, records: str) -> None:
+    deliveries = Deliveries(Trouble("kafka:9092", lambda: 0.0))
+    with pytest.raises(RuntimeError, match=f"could not write {records} to a, b: no broker has confirmed them"):
+        deliveries.check(left, ["b", "a"])
+
+
+def test_new_shard_is_sound(broker: Broker) -> None:
+    shard = LibrdkafkaShard(connection(broker), "sound", "register")
+    assert shard.sound()
+    shard.close()
 
 
 def publisher(broker: Broker, folder: Path, **how: Any) -> PublishRecords:
