@@ -38,6 +38,11 @@ def test_reasons_are_kept_in_order(location: JobLocation) -> None:
     assert earlier(location, TASK, 2) == (on_host(HERE, "lost 0"), on_host(HERE, "lost 1"))
 
 
+def test_long_reason_is_shortened(location: JobLocation) -> None:
+    leave(location, TASK, 0, RuntimeError("x" * 1_500))
+    assert earlier(location, TASK, 1) == (on_host(HERE, "x" * 1_000),)
+
+
 def test_reason_of_a_death_is_unknown(location: JobLocation) -> None:
     lose(location, TASK, 1)
     assert earlier(location, TASK, 3) == ("", on_host(HERE, "lost 1"), "")
