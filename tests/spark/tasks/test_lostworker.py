@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from arcbeam.errors import WorkerLostError
-from arcbeam.harness.operations.whereabouts import SIZE, Whereabouts, place_of
+from arcbeam.harness.operations.whereabouts import SIZE, Whereabouts, place_of, read
 from arcbeam.spark.tasks import failure, lostworker
 from arcbeam.spark.tasks.blackbox import _Recorder
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -115,6 +117,27 @@ def test_notes_for_remote_location_go_with_copies(tmp_path: Path) -> None:
     assert recorder._path.is_relative_to(tmp_path / "cache")
     location.delete_all()
     assert not (tmp_path / "cache" / "job").exists()
+
+
+_TWO_TASKS = """
+import sys, threading
+from arcbeam.spark.tasks.blackbox import recorder
+from arcbeam.store.jobtemp.location import JobLocation
+for attempt in (22, 23):
+    recorder.begin(JobLocation(sys.argv[1]), attempt, "Parse", careful=False)
+print([thread.name for thread in threading.enumerate()].count("whereabouts"))
+"""
+
+
+def test_tasks_of_a_worker_share_its_notes(tmp_path: Path) -> None:
+    # A process of its own: the recorder replaces `os._exit`.
+    command = [sys.executable, "-c", _TWO_TASKS, str(tmp_path / "job")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    (note,) = (tmp_path / "job" / "boxes").glob("*-*-*[0-9]")
+    found = read(note.read_bytes())
+    assert found is not None
+    assert (found.task["attempt"], found.memory > 1 << 20) == (23, True)
 
 
 @pytest.mark.contract("BAT-06")
