@@ -26,6 +26,7 @@ from arcbeam.page.sources import FolderSource, Listed, Several, Source
 from arcbeam.page.views import row_of, stage_rows
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.endnote import EndNote, leave_note
+from arcbeam.store.log.historyfile import HISTORY
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status.folder import record_of
@@ -188,6 +189,15 @@ def test_unreadable_job_hides_no_other(job: FolderBlobs, tmp_path: Path) -> None
     assert f"/job/{there.id}" in page.get("/").text
     assert page.get("/job/other").status_code == 404
     assert source.tasks("other") is None
+
+
+@pytest.mark.contract("PAGE-01")
+def test_unreadable_figures_over_time_hide_no_job(job: FolderBlobs, tmp_path: Path) -> None:
+    (tmp_path / "job" / HISTORY).mkdir()
+    source = FolderSource([job])
+    (listed,) = source.jobs()
+    assert source.history(listed.id) is None
+    assert client(source).get(f"/job/{listed.id}").status_code == 200
 
 
 @pytest.mark.contract("PAGE-01")

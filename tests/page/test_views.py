@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from arcbeam.page.markup import clock
 from arcbeam.page.views import Cell, figures, stage_rows
 from tests.page import samples
 
@@ -62,3 +63,8 @@ def test_stage_without_restrictions_has_no_backlog() -> None:
     none, some = stage_rows(record)
     assert none.backlog == Cell("0", "0 restriction(s) not done")
     assert some.backlog == Cell("17", "2 restriction(s) not done")
+
+
+def test_clock_is_shown_to_the_second() -> None:
+    at = "2026-01-05 10:00:03Z"
+    assert clock(samples.NOW + 345_678) == f'<time data-clock="{samples.NOW + 345_678}" title="{at}">{at}</time>'
