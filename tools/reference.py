@@ -75,7 +75,8 @@ _METRICS_HEAD = """# Metrics
 All but `arcbeam_build_info` have the label `job`: the job's name, and its folder or its id at a job server. Those of a
 stage have `stage`. Others, such as `output`, `level` or `part`, tell which part a value belongs to; Beam's metrics have
 `step`, `namespace` and `name`.
-Watermarks are seconds since 1970; `-Inf` and `+Inf` are the beginning and the end of time.
+A name that ends in `_timestamp_seconds` is a time, in seconds since 1970: `-Inf` and `+Inf` are the beginning and the
+end of time.
 """
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,7 +16,7 @@ import pytest
 from arcbeam.console.progressline import JobProgress
 from arcbeam.errors import InvalidPipelineError, SetupError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
-from arcbeam.monitoring.prometheus import Counter, exposed, exposing
+from arcbeam.monitoring.prometheus import FAMILIES, Counter, Exposed, JobCollector, exposed, exposing, name_of
 from arcbeam.options import ArcbeamOptions
 from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.streaming.status.reasons import Cause
@@ -79,12 +82,28 @@ _STATUS = Status(
 )
 
 
+_NOT_BASE_UNITS = {
+    *("milliseconds", "microseconds", "ms", "us", "minutes", "hours", "days", "since"),
+    *("kilobytes", "megabytes", "kb", "mb", "kib", "mib", "bits", "percent", "rate"),
+}
+
+
+def _job(status: Status | None, progress: JobProgress | None, counters: Sequence[Counter]) -> Exposed:
+    return Exposed("job-1", status, progress, counters)
+
+
+def _exposed(
+    status: Status | None = None, progress: JobProgress | None = None, counters: Sequence[Counter] = ()
+) -> str:
+    return exposed([_job(status, progress, counters)])
+
+
 def test_missing_figures_have_no_sample() -> None:
     stage = replace(_STAGE, total={})
     quiet = replace(_STATUS, stages=(stage,), window=None, watermark=MIN_TIMESTAMP)
-    lines = exposed("job-1", quiet, None).splitlines()
-    assert 'arcbeam_source_elements_total{job="job-1"} 0' in lines
-    for family in ("elements", "source_rate", "behind_seconds"):
+    lines = _exposed(quiet).splitlines()
+    assert 'arcbeam_source_elements_total{job="job-1"} 0.0' in lines
+    for family in ("elements", "source_elements_per_second", "watermark_lag_seconds"):
         assert not [line for line in lines if line.startswith(f"arcbeam_{family}")], family
 
 
@@ -92,46 +111,47 @@ def test_page_has_all_metrics_with_labels(monkeypatch: pytest.MonkeyPatch) -> No
     # The page is requested long after the micro-batch: lags refer to the clock now.
     monkeypatch.setattr(time, "time", lambda: 60.0)
     counters = [Counter("Parse", "lines", "bad", 7)]
-    lines = exposed("job-1", _STATUS, JobProgress((), 10, 3), counters).splitlines()
-    of = r'job="job-1",stage="a \"stage\"\\"'
+    lines = _exposed(_STATUS, JobProgress((), 10, 3), counters).splitlines()
+    stage = r'stage="a \"stage\"\\"'
+    of = f'job="job-1",{stage}'
     assert {
-        'arcbeam_elements_total{job="job-1"} 10',
-        'arcbeam_micro_batch_total{job="job-1"} 3',
-        'arcbeam_source_elements_total{job="job-1"} 3',
-        'arcbeam_source_rate{job="job-1"} 12.5',
-        'arcbeam_user_total{job="job-1",step="Parse",namespace="lines",name="bad"} 7',
-        'arcbeam_up{job="job-1"} 1',
-        'arcbeam_micro_batch_seconds{job="job-1"} 0.5',
-        'arcbeam_micro_batch_part_seconds{job="job-1",part="commit"} 0.01',
-        'arcbeam_failed_tries_total{job="job-1"} 2',
-        'arcbeam_behind_seconds{job="job-1"} 60.0',
-        'arcbeam_state_bytes{job="job-1",level="1"} 77',
-        f"arcbeam_input_watermark_seconds{{{of}}} 5.0",
-        f'arcbeam_output_watermark_seconds{{{of},output="out"}} +Inf',
-        f'arcbeam_event_time_seconds{{{of},output="out",which="mean"}} 2.0',
-        f'arcbeam_stage_elements_total{{{of},direction="in"}} 5',
-        f"arcbeam_stage_late_total{{{of}}} 1",
-        f'arcbeam_stage_bytes{{{of},direction="out"}} 900',
-        f"arcbeam_restrictions{{{of}}} 2",
-        f'arcbeam_held{{{of},by="timer"}} 2',
-        f"arcbeam_stage_state_rows{{{of}}} 11",
-        f"arcbeam_stage_state_bytes{{{of}}} 700",
-        f'arcbeam_timers{{{of},domain="event"}} 3',
-        f'arcbeam_timers{{{of},domain="clock"}} 1',
-        f'arcbeam_waiting_elements{{{of},why="blocked"}} 8',
-        f"arcbeam_waiting_bytes{{{of}}} 90",
-        f"arcbeam_stage_keys{{{of}}} 6",
-        f'arcbeam_stage_cells{{{of},state="seen"}} 4',
-        f'arcbeam_next_turn_seconds{{{of},domain="clock"}} 8.5',
-        f'arcbeam_stage_rate{{{of},direction="in"}} 20.0',
-        f'arcbeam_stage_rate{{{of},direction="out"}} 15.5',
-        f"arcbeam_stage_behind_seconds{{{of}}} 55.0",
+        'arcbeam_elements_total{job="job-1"} 10.0',
+        'arcbeam_micro_batches_total{job="job-1"} 3.0',
+        'arcbeam_source_elements_total{job="job-1"} 3.0',
+        'arcbeam_source_elements_per_second{job="job-1"} 12.5',
+        'arcbeam_user_metric_total{job="job-1",name="bad",namespace="lines",step="Parse"} 7.0',
+        'arcbeam_up{job="job-1"} 1.0',
+        'arcbeam_micro_batch_duration_seconds{job="job-1"} 0.5',
+        'arcbeam_micro_batch_part_duration_seconds{job="job-1",part="commit"} 0.01',
+        'arcbeam_failed_tries_total{job="job-1"} 2.0',
+        'arcbeam_watermark_lag_seconds{job="job-1"} 60.0',
+        'arcbeam_state_bytes{job="job-1",level="1"} 77.0',
+        f"arcbeam_input_watermark_timestamp_seconds{{{of}}} 5.0",
+        f'arcbeam_output_watermark_timestamp_seconds{{job="job-1",output="out",{stage}}} +Inf',
+        f'arcbeam_stage_event_timestamp_seconds{{job="job-1",output="out",{stage},statistic="mean"}} 2.0',
+        f'arcbeam_stage_elements_total{{direction="in",{of}}} 5.0',
+        f"arcbeam_stage_late_elements_total{{{of}}} 1.0",
+        f'arcbeam_stage_micro_batch_bytes{{direction="out",{of}}} 900.0',
+        f"arcbeam_restrictions{{{of}}} 2.0",
+        f'arcbeam_held_stages{{cause="timer",{of}}} 2.0',
+        f"arcbeam_stage_state_rows{{{of}}} 11.0",
+        f"arcbeam_stage_state_bytes{{{of}}} 700.0",
+        f'arcbeam_timers{{domain="event_time",{of}}} 3.0',
+        f'arcbeam_timers{{domain="processing_time",{of}}} 1.0',
+        f'arcbeam_waiting_elements{{job="job-1",reason="blocked",{stage}}} 8.0',
+        f"arcbeam_waiting_bytes{{{of}}} 90.0",
+        f"arcbeam_stage_keys{{{of}}} 6.0",
+        f'arcbeam_stage_state_keys{{{of},state="seen"}} 4.0',
+        f'arcbeam_next_timer_timestamp_seconds{{domain="processing_time",{of}}} 8.5',
+        f'arcbeam_stage_elements_per_second{{direction="in",{of}}} 20.0',
+        f'arcbeam_stage_elements_per_second{{direction="out",{of}}} 15.5',
+        f"arcbeam_stage_watermark_lag_seconds{{{of}}} 55.0",
+        f"arcbeam_input_watermark_advance_timestamp_seconds{{{of}}} 7.0",
     } <= set(lines)
-    assert f"arcbeam_watermark_stands_since_seconds{{{of}}} 7.0" in lines
     silent = replace(_STAGE, input=MIN_TIMESTAMP)
-    at_the_beginning = exposed("job-1", replace(_STATUS, stages=(silent,)), None)
-    assert f"arcbeam_input_watermark_seconds{{{of}}} -Inf" in at_the_beginning.splitlines()
-    assert "stands_since_seconds{" not in at_the_beginning, "a watermark at the beginning of time does not stall"
+    at_the_beginning = _exposed(replace(_STATUS, stages=(silent,)))
+    assert f"arcbeam_input_watermark_timestamp_seconds{{{of}}} -Inf" in at_the_beginning.splitlines()
+    assert "watermark_advance_" not in at_the_beginning, "a watermark at the beginning of time does not stall"
     described = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert sorted(set(described)) == sorted(described)
     for line in lines:
@@ -140,32 +160,69 @@ def test_page_has_all_metrics_with_labels(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_page_has_only_known_metrics() -> None:
-    (versions, up) = [line for line in exposed("job-1", None, None).splitlines() if not line.startswith("#")]
-    labels = ",".join(f'{name}="[^"]+"' for name in ("python", "version", "beam", "spark"))
-    assert re.fullmatch(rf"arcbeam_build_info\{{{labels}\}} 1", versions)
-    assert up == 'arcbeam_up{job="job-1"} 1'
-    assert "arcbeam_tasks_total" in exposed("job-1", None, JobProgress((), 10, 3))
+    (versions, up) = [line for line in _exposed().splitlines() if not line.startswith("#")]
+    labels = ",".join(f'{name}="[^"]+"' for name in ("beam", "python", "spark", "version"))
+    assert re.fullmatch(rf"arcbeam_build_info\{{{labels}\}} 1\.0", versions)
+    assert up == 'arcbeam_up{job="job-1"} 1.0'
+    assert "arcbeam_tasks_total" in _exposed(None, JobProgress((), 10, 3))
     quiet = replace(_STATUS, watermark=MIN_TIMESTAMP, stages=(replace(_STAGE, input_since=None, total={}),))
-    assert "arcbeam_behind" not in exposed("job-1", quiet, None)
+    assert "arcbeam_watermark_lag" not in _exposed(quiet)
     uncounted = replace(_STAGE, kept=None, input=MIN_TIMESTAMP)
-    text = exposed("job-1", replace(_STATUS, window=None, stages=(uncounted,)), None)
-    assert "source_rate" not in text
-    assert not any(name in text for name in ("arcbeam_timers", "stage_keys", "waiting_", "stage_rate", "stage_behind"))
+    text = _exposed(replace(_STATUS, window=None, stages=(uncounted,)))
+    assert "source_elements_per_second" not in text
+    assert not any(
+        name in text for name in ("_timers", "stage_keys", "waiting_", "stage_elements_per_second", "stage_watermark")
+    )
 
 
-def test_page_is_served_while_job_runs() -> None:
-    with exposing(("127.0.0.1", 0), lambda: "arcbeam_micro_batch_total 1\n") as at:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_page_is_served_while_job_runs(host: str) -> None:
+    if host == "::1" and not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with exposing((host, 0), lambda: [Exposed("job-1", up=False)]) as at:
         assert at is not None
-        host, port = at
-        with urllib.request.urlopen(f"http://{host}:{port}/metrics") as page:
-            assert page.read() == b"arcbeam_micro_batch_total 1\n"
+        shown = f"{f'[{host}]' if ':' in host else host}:{at[1]}"
+        address = f"http://{shown}/metrics"
+        with urllib.request.urlopen(address) as page:
+            assert 'arcbeam_up{job="job-1"} 0.0\n' in page.read().decode()
             assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://{host}:{port}/other")
-        with pytest.raises(SetupError, match=f"--metrics_address={host}:{port}"), exposing(at, str):
+        with pytest.raises(SetupError, match=re.escape(f"--metrics_address={shown}")), exposing(at, list):
             pass
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"http://{host}:{port}/metrics")
+        urllib.request.urlopen(address)
+
+
+def _has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+def test_names_follow_the_conventions_of_prometheus() -> None:
+    """The rules of `promtool check metrics`, and: a time has its own suffix, and a unit is a base unit at the end."""
+    names = {name_of(family): kind for family, (kind, _) in FAMILIES.items()}
+    for name, kind in names.items():
+        words = name.split("_")
+        assert re.fullmatch(r"arcbeam(_[a-z]+)+", name), name
+        assert (kind == "counter") == (words[-1] == "total"), name
+        assert not {"counter", "gauge", "histogram", "summary"} & set(words), name
+        assert words[-1] not in ("count", "sum", "bucket", "ratio"), f"{name} is a part of another type, or unused"
+        assert not _NOT_BASE_UNITS & set(words), name
+        unit = words[-2] if kind == "counter" else words[-1]
+        for base in ("seconds", "bytes"):
+            assert base not in words or unit == base, f"the unit of {name} is not its end"
+        assert "timestamp" not in words or name.endswith("_timestamp_seconds"), name
+        meaning = FAMILIES[name.removeprefix("arcbeam_").removesuffix("_total")][1]
+        is_time = re.match(r"(When|Input watermark|Output watermark|Earliest)\b", meaning) is not None
+        assert is_time == name.endswith("_timestamp_seconds"), f"{name} is a time, or has the name of one"
+
+
+def test_collected_families_are_those_described() -> None:
+    families = {
+        f"{each.name}{'_total' if each.type == 'counter' else ''}": (each.type, each.documentation)
+        for each in JobCollector(lambda: [_job(_STATUS, JobProgress((), 10, 3), [Counter("a", "b", "c", 1)])]).collect()
+    }
+    assert families == {name_of(family): described for family, described in FAMILIES.items()}
 
 
 @pytest.mark.contract("OPS-05")

@@ -172,15 +172,15 @@ def test_metrics_cover_all_jobs(job: FolderBlobs) -> None:  # noqa: F811
         Listed("h", "/h", None, error="unreadable"),
     )
     text = exposition(source)
-    assert 'arcbeam_micro_batch_total{job="twin (/a)"} 1' in text
+    assert 'arcbeam_micro_batches_total{job="twin (/a)"} 1' in text
     assert 'arcbeam_stage_state_rows{job="twin (/b)",stage="read"}' in text
     assert 'arcbeam_tasks_total{job="words (c)"} 3' in text
     for up, name in ((1, "twin (/a)"), (1, "words (c)"), (0, "failed (/f)"), (0, "lost (g)"), (0, "/h")):
-        assert f'arcbeam_up{{job="{name}"}} {up}\n' in text
-    assert 'micro_batch_total{job="failed (/f)"}' not in text
+        assert f'arcbeam_up{{job="{name}"}} {up}.0\n' in text
+    assert 'micro_batches_total{job="failed (/f)"}' not in text
     assert '"ended' not in text
     assert '"suspended' not in text
-    assert text.count("# TYPE arcbeam_micro_batch_total") == 1
+    assert text.count("# TYPE arcbeam_micro_batches_total") == 1
 
 
 def test_label_of_a_job_does_not_depend_on_other_jobs(job: FolderBlobs) -> None:  # noqa: F811
@@ -197,7 +197,7 @@ def test_label_of_a_job_does_not_depend_on_other_jobs(job: FolderBlobs) -> None:
 def test_counters_of_a_service_are_metrics() -> None:
     metrics = [{"kind": "counters", "step": "Parse", "namespace": "n", "name": "bad", "value": 7}]
     source = ServiceSource(Gone(metrics=metrics), "the server")
-    assert 'arcbeam_user_total{job="words (a)",step="Parse",namespace="n",name="bad"} 7' in exposition(source)
+    assert 'arcbeam_user_metric_total{job="words (a)",name="bad",namespace="n",step="Parse"} 7.0' in exposition(source)
 
 
 def test_prometheus_gives_the_token_in_its_header() -> None:

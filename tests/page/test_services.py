@@ -72,7 +72,7 @@ def test_failed_job_of_server_keeps_error_and_stages(server: tuple[Client, Servi
     assert (found.progress, found.why) == (PROGRESS, listed.why)
     assert 0 < found.started <= found.since
     text = client(source).get(f"/job/{id}").text
-    assert re.search(r" · started \d{4}-\d\d-\d\d .*Z, ran for \S+ s</p>", text)
+    assert re.search(r" · started <time [^>]*>\d{4}-\d\d-\d\d .*Z</time>, ran for \S+ s</p>", text)
     details = source.details(id)
     assert details is not None
     assert [message["level"] for message in details["messages"]] == ["WARNING", "ERROR"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from arcbeam.console.progressline import JobProgress
-from arcbeam.monitoring.prometheus import Counter, Exposed, exposed_jobs, label_of
+from arcbeam.monitoring.prometheus import Counter, Exposed, exposed, label_of
 from arcbeam.page.sources import Listed, Record, Source
 from arcbeam.page.states import is_live
 from arcbeam.streaming.status.records import status_from
@@ -27,7 +27,7 @@ def exposition(source: Source) -> str:
 
     The label `job` is the name of the job, and its folder or its id at a job server.
     """
-    return exposed_jobs(_jobs(source))
+    return exposed(_jobs(source))
 
 
 def _jobs(source: Source) -> Iterator[Exposed]:

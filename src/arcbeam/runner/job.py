@@ -33,7 +33,7 @@ from arcbeam.model import texts
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import MOST_SHARDS, BundleReport
 from arcbeam.monitoring import tracing
-from arcbeam.monitoring.prometheus import Counter, exposed, exposing, label_of
+from arcbeam.monitoring.prometheus import Counter, Exposed, exposing, label_of
 from arcbeam.options import LEAST_SHARDS, ArcbeamOptions, given
 from arcbeam.runner.asking import Asking
 from arcbeam.runner.jobgraph import StoredJobGraph
@@ -191,7 +191,7 @@ class Job(JobListener):
                     self.warned(text)
                 with (
                     ProgressLine(self._run.progress),
-                    exposing(options.metrics_endpoint, self.exposition),
+                    exposing(options.metrics_endpoint, lambda: [self.exposed()]),
                     tracing.tracing(options.otlp_endpoint, self.name, self._run_id) as self._trace,
                     own_page(self, options.page_port, lambda: given(options)),
                 ):
@@ -398,14 +398,14 @@ class Job(JobListener):
             "folder": self.folder(),
         }
 
-    def exposition(self) -> str:
-        """Return the metrics in Prometheus' text form."""
+    def exposed(self) -> Exposed:
+        """Return the job with its metrics, for Prometheus."""
         run, label = self._run, label_of(self.name, self.folder())
         counters = [
             Counter(of.key.step, of.key.metric.namespace, of.key.metric.name, of.committed)
             for of in JobMetrics(self.metrics()).query()[JobMetrics.COUNTERS]
         ]
-        return exposed(label, self.status(), None if run is None else run.progress(), counters)
+        return Exposed(label, self.status(), None if run is None else run.progress(), counters)
 
     def metrics(self) -> list[bytes]:
         """Return serialized MonitoringInfos of what counts so far: in a streaming job, of what is committed."""

@@ -23,7 +23,7 @@ from typing_extensions import override
 from arcbeam.cli.status import _COLUMNS, _cells
 from arcbeam.console.progressline import JobProgress
 from arcbeam.harness.bundle.metrics import DROPPED_LATE, parsed
-from arcbeam.monitoring.prometheus import exposed
+from arcbeam.monitoring.prometheus import Exposed, exposed
 from arcbeam.page import views
 from arcbeam.spark.streaming import streamingjob
 from arcbeam.spark.streaming.streamingjob import StreamRun
@@ -133,8 +133,8 @@ class Watch(JobListener):
         self._commits(mine, stored)
         self._gaps(mine, stored)
         self._rates(mine, stored)
-        samples = _samples(exposed("j", status, JobProgress((), 0, 0)))
-        others = _samples(exposed("j", status_from(stored), JobProgress((), 0, 0)), samples)
+        samples = _samples(exposed([Exposed("j", status, JobProgress((), 0, 0))]))
+        others = _samples(exposed([Exposed("j", status_from(stored), JobProgress((), 0, 0))]), samples)
         # A driver writes its note, with the number of its failures, from time to time.
         failed = 'arcbeam_failed_tries_total{job="j"}'
         assert others.pop(failed, 0) <= samples.pop(failed) == COUNTED.kills
@@ -200,10 +200,10 @@ class Watch(JobListener):
             late += total["late"]
             for what, count in (("in", "read"), ("out", "written")):
                 assert (
-                    samples[f'arcbeam_stage_elements_total{{job="j",stage="{name}",direction="{what}"}}']
+                    samples[f'arcbeam_stage_elements_total{{direction="{what}",job="j",stage="{name}"}}']
                     == total[count]
                 )
-            assert samples[f'arcbeam_stage_late_total{{job="j",stage="{name}"}}'] == total["late"]
+            assert samples[f'arcbeam_stage_late_elements_total{{job="j",stage="{name}"}}'] == total["late"]
             printed = dict(zip(_COLUMNS, _cells(stored, other), strict=True))
             assert printed["late"] == rows[name].late.text == f"{total['late']:,}"
             assert printed["in"].startswith(f"{micro_batch['read']:,} (")
@@ -242,7 +242,7 @@ def _samples(text: str, like: dict[str, float] | None = None) -> dict[str, float
             name, _, value = line.rpartition(" ")
             found[name] = float(value)
     for name, value in (like or {}).items():
-        tolerance = _SLACK if "behind_seconds" in name else abs(value) * 0.05 + 0.01 if "rate" in name else 0.0
+        tolerance = _SLACK if "lag_seconds" in name else abs(value) * 0.05 + 0.01 if "per_second" in name else 0.0
         if tolerance and name in found and abs(found[name] - value) <= tolerance:
             found[name] = value
     return found

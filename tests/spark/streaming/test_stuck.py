@@ -138,7 +138,7 @@ def test_resumed_driver_keeps_counts_of_keys_and_timers(tmp_path: Path) -> None:
         "cells": {"seen": 3, "sum": 1},
         "event_timers": 6,
         "clock_timers": 0,
-        "parked": 0,
+        "blocked": 0,
         "ordered": 0,
         "waiting_bytes": 0,
     }
@@ -316,8 +316,10 @@ def test_job_serves_metrics_and_logs_and_traces_micro_batches(tmp_path: Path, ca
     by_shard = dict(kept.state_largest)
     assert len(by_shard) == kept.state_shards <= 2
     assert sum(by_shard.values()) == kept.state_bytes
-    assert f'arcbeam_micro_batch_total{{job="{result.plan.name}"}}' in "\n".join(lines)
-    (watermark,) = (line for line in lines if line.startswith("arcbeam_input_watermark_seconds") and "Grouped" in line)
+    assert f'arcbeam_micro_batches_total{{job="{result.plan.name}"}}' in "\n".join(lines)
+    (watermark,) = (
+        line for line in lines if line.startswith("arcbeam_input_watermark_timestamp_seconds") and "Grouped" in line
+    )
     assert 7 <= float(watermark.split()[-1]) < 10_000
     micro_batches = [json.loads(message) for message in caplog.messages if message.startswith('{"pipeline"')]
     assert [micro_batch["micro_batch"] for micro_batch in micro_batches] == list(range(1, len(micro_batches) + 1))
