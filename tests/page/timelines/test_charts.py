@@ -243,8 +243,8 @@ def test_rows_have_the_number_of_their_newest_micro_batch() -> None:
 
 @pytest.mark.parametrize(("backlogs", "growth"), [([0, 0], 0), ([100, 40], -5), ([10, None, 70], 2.5), ([5], None)])
 def test_growth_is_that_of_the_last_minute(backlogs: list[float | None], growth: float | None) -> None:
-    points = [point(at * 12_000_000, backlog) for at, backlog in enumerate(backlogs)]
+    points = [point(10**9 + at * 12_000_000, backlog) for at, backlog in enumerate(backlogs)]
     assert backlog_growth(history(points)) == growth
-    earlier = [point(at * 1_000_000 - 10**9, 9e9) for at in range(3)]
+    earlier = [point(at * 1_000_000, 9e9) for at in range(3)]
     assert backlog_growth(history(earlier + points)) == growth
     assert backlog_growth({"rings": [], "events": []}) is None
