@@ -28,6 +28,9 @@ from arcbeam.errors import JobFailedError
 from arcbeam.jobs.termination import await_event
 from arcbeam.runner.unawaited import UNAWAITED
 
+# Programs that a shell starts in the background ignore it, and so do theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 class Fake:
     # Ends when the program has ended, with work in a pool and in a new thread.
     def __init__(self, name, error=None, runs=True):
