@@ -105,7 +105,9 @@
     const grid = { stroke: () => colour("--line"), width: 1 };
     const common = { stroke: () => colour("--quiet"), grid, ticks: grid, font: "11px system-ui, sans-serif" };
     const texts = [...(chart.unit === "time" ? [text("held by", (at) => all.held[at])] : []), text("events", eventsAt)];
-    const y = { ...common, space: 25, size: chart.unit === "time" ? 130 : 70, values: (_, at) => at.map((each) => shown(chart.unit, each)) };
+    // Numbers of any length fit beside the chart.
+    const wide = (_, labels) => Math.max(70, 22 + 6.2 * Math.max(0, ...(labels ?? []).map((label) => label.length)));
+    const y = { ...common, space: 25, size: wide, values: (_, at) => at.map((each) => shown(chart.unit, each)) };
     if (["s", "time"].includes(chart.unit)) y.incrs = steps;
     const made = new uPlot({
       width: figure.clientWidth,
