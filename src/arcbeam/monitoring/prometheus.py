@@ -161,7 +161,7 @@ def label_of(name: str, where: str) -> str:
 
 
 class JobCollector(Collector):
-    """Collects all metrics of jobs whenever it is requested.
+    """Collects all metrics of jobs, at each request.
 
     Args:
         jobs: returns the jobs; called on threads of the server.
