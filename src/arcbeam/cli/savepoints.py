@@ -221,16 +221,12 @@ def _rescale(out: Output, folder: str, blobs: DurableBlobs, shards: int, force: 
 
 def _change(out: Output, folder: str, blobs: DurableBlobs, name: str, new: str, seconds: float, force: bool) -> None:
     """Rename a savepoint, or delete it if there is no new name."""
-    from arcbeam.model.commits import deletion, renaming
-    from arcbeam.model.timestamps import Timestamp
-    from arcbeam.store.log.requests import Asked, is_stopped
-    from arcbeam.store.log.savepoints import change_stopped
+    from arcbeam.store.log.requests import Asked, changed_at_once
 
-    if is_stopped(blobs) or force:
-        driver = f"{socket.gethostname()}: arcbeam savepoints"
-        now = Timestamp(time.time_ns() // 1000)
-        change_stopped(blobs, renaming(name, new) if new else deletion(name), now, driver=driver, force=force)
-    elif not _requested(out, folder, Asked.RENAME if new else Asked.DELETE, name, new, seconds):
+    what_to_do = Asked.RENAME if new else Asked.DELETE
+    driver = f"{socket.gethostname()}: arcbeam savepoints"
+    at_once = changed_at_once(blobs, name, new, driver=driver, force=force)
+    if not at_once and not _requested(out, folder, what_to_do, name, new, seconds):
         return
     what: dict[str, Any] = {"savepoint": name, **({"new": new} if new else {"deleted": True})}
     out.text(f"savepoint '{name}' is renamed to '{new}'" if new else f"savepoint '{name}' is deleted", **what)

@@ -331,17 +331,32 @@ def change_name(blobs: DurableBlobs, name: str, new: str, seconds: float, *, dri
         RequestRefusedError: the request cannot succeed.
         JobFailedError: there is no final answer in time.
     """
-    if is_stopped(blobs):
-        wish = renaming(name, new) if new else deletion(name)
-        change_stopped(blobs, wish, Timestamp(time.time_ns() // 1000), driver=driver)
-    else:
+    if not changed_at_once(blobs, name, new, driver=driver):
         carried_out(blobs, Asked.RENAME if new else Asked.DELETE, name, seconds, new=new)
 
 
-def is_stopped(blobs: DurableBlobs) -> bool:
-    """Return whether the job is suspended, done or drained, so that no driver has to change its savepoints."""
+def changed_at_once(blobs: DurableBlobs, name: str, new: str, *, driver: str, force: bool = False) -> bool:
+    """Rename or delete a savepoint, if the job is suspended, done or drained: then no driver has to.
+
+    Args:
+        blobs: the job's folder.
+        name: of the savepoint.
+        new: its new name; "": delete it.
+        driver: the name of this process, for people.
+        force: do it in any case.
+
+    Returns:
+        Whether it is done.
+
+    Raises:
+        StoreError: there is no such job or savepoint, or the new name is invalid or taken.
+    """
     newest = read_newest(blobs)
-    return newest is not None and known(newest).mode in ENDED | {CommitMode.SUSPENDED}
+    if not force and (newest is None or known(newest).mode not in ENDED | {CommitMode.SUSPENDED}):
+        return False
+    wish = renaming(name, new) if new else deletion(name)
+    change_stopped(blobs, wish, Timestamp(time.time_ns() // 1000), driver=driver, force=force)
+    return True
 
 
 def answered(blobs: DurableBlobs, request: Request, seconds: float) -> Answer | None:
