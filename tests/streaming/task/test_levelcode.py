@@ -20,6 +20,7 @@ from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.task.bundles import NOTHING, BundleResult, CallResult
+from arcbeam.engine.task.taskstage import Finalizations, StageRunner, TaskStage
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage
@@ -28,7 +29,6 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Durati
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.streaming.assignment import ordered
-from arcbeam.streaming.interfaces import StageRunner, TaskStage
 from arcbeam.streaming.physicalplan import placed, shape_of
 from arcbeam.streaming.task.levelcode import LevelCode
 from arcbeam.streaming.task.outputs import TaskStore
@@ -77,7 +77,7 @@ class Out:
     taken: int = 0
 
 
-class Calls:
+class Calls(Finalizations):
     """Finalizations of a task."""
 
     def __init__(self, story: list[str]) -> None:
@@ -87,8 +87,11 @@ class Calls:
         self._story.append("finalized")
 
 
-class TextStage:
+class TextStage(TaskStage):
     """A stage on text: all that a worker of another SDK must implement."""
+
+    id = ""
+    writers: Sequence[Out] = ()
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.id = stage, stage.id

@@ -1,7 +1,6 @@
 """A stage of an unbounded pipeline whose transforms run in an SDK worker.
 
-The task's process has the stage's data path and state, as for embedded Python. Implements
-`arcbeam.streaming.interfaces.TaskStage`, which it must not import: it is in a layer above.
+The task's process has the stage's data path and state, as for embedded Python.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from apache_beam import DoFn
+from typing_extensions import override
+
+from arcbeam.engine.task.taskstage import Finalizations
 
 _LOG = logging.getLogger("arcbeam.finalization")
 _Param: Any = DoFn.BundleFinalizerParam
@@ -30,7 +33,7 @@ def _reset(param: Any) -> None:
 _Param.reset = _reset
 
 
-class Callbacks:
+class Callbacks(Finalizations):
     """The finalization callbacks of a task's bundles."""
 
     def __init__(self) -> None:
@@ -62,6 +65,7 @@ class Callbacks:
         """Discard all callbacks: their bundles do not count."""
         self._kept.clear()
 
+    @override
     def run(self) -> None:
         """Run each callback once. A failure is only logged: Beam's contract is best effort."""
         kept, self._kept = self._kept, []

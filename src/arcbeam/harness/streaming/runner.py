@@ -18,7 +18,8 @@ from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
-from arcbeam.engine.task.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult, Runner
+from arcbeam.engine.task.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
+from arcbeam.engine.task.taskstage import StageRunner
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.bundle.observedtimes import doubted, seen, sketches
 from arcbeam.harness.bundle.windows import column, their_pane
@@ -39,7 +40,7 @@ _FEW: Final = threshold(4)
 _stamp: Final = attrgetter("window", "timestamp", "pane")
 
 
-class StreamingRunner(Runner):
+class StreamingRunner(StageRunner):
     """See `arcbeam.engine.task.bundles.Runner`: one bundle for all calls, or several where they are cut.
 
     Changes of user state are in the view when a call returns, although the SDK would keep them until the bundle ends.
@@ -181,6 +182,7 @@ class StreamingRunner(Runner):
     def truncate(self, restriction: Restriction) -> Remainder | None:
         return self._restrictions.truncate(restriction.remainder)
 
+    @override
     def late(self, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         """Record dropped elements for output, if the pipeline requests them; emitted when the bundles end at latest."""
         stage = self._stage
@@ -231,8 +233,8 @@ class StreamingRunner(Runner):
             cells=dict(self._stage.state.more()),
         )
 
+    @override
     def about(self) -> str:
-        """Return a text that describes the subject of the last call: a key or a restriction; "" if there is none."""
         if self._stage.restrictions is not None:
             return self._stage.restrictions.about()
         return "" if self._encoded_key is None else f"key {texts.said(repr, self._key, LONGEST_SHOWN)}"

@@ -1,7 +1,6 @@
 """A stage of an unbounded pipeline in a worker, whose user code runs in this process.
 
-Implements `arcbeam.streaming.interfaces.TaskStage`, which it must not import: it is in a layer above. Owns how a task
-of the stage begins and ends, and the conversion of input rows for the engine.
+Owns how a task of the stage begins and ends, and the conversion of input rows for the engine.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing_extensions import override
 from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import StageSpec, Stateful
+from arcbeam.engine.task.taskstage import Counting, TaskStage
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.metrics import dropped
 from arcbeam.harness.bundle.samples import StageSampler
@@ -26,14 +26,14 @@ from arcbeam.harness.streaming.elements import keyed_elements, plain_elements
 from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.harness.streaming.scripts import scripted_elements
 from arcbeam.harness.streaming.stageparts import StageParts
-from arcbeam.model.interfaces import OpenStage, StateView
+from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, PublishedSides, Row, SideWriter
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
 
-class StreamingStage(OpenStage):
+class StreamingStage(TaskStage):
     """One stage, ready to run micro-batches in this process; see `TaskStage`.
 
     Args:
@@ -59,15 +59,16 @@ class StreamingStage(OpenStage):
         return self.parts.processor.stage.id
 
     @property
-    def writers(self) -> Sequence[Any]:
-        """The stage's outputs, each with `taken`, the elements that it has taken."""
+    @override
+    def writers(self) -> Sequence[Counting]:
         return self.parts.writers
 
+    @override
     def spec(self, placed: Placed) -> StageSpec:
-        """What the engine must know of the stage, in its place."""
         parts = self.parts
         return StageSpec(placed, parts.kind, parts.windows.decode, parts.stable, parts.prepares)
 
+    @override
     def begin(
         self,
         outbox: Outbox,
@@ -76,12 +77,11 @@ class StreamingStage(OpenStage):
         sides: PublishedSides,
         now: Timestamp | None,
     ) -> None:
-        """Begins a task, on a clock of its own. What stays in its place goes to the task's first shard."""
         self._clock, self._sides = TaskClock(now), sides
         self.parts.processor.begin_task(outbox, shard, side_writer, sides)
 
+    @override
     def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements | Combined]]:
-        """What has come to the stage in a shard: user keys and elements."""
         parts = self.parts
         if parts.keyed:
             # A key with state is entered once. Elements that are stored stay as they arrived.
@@ -90,46 +90,46 @@ class StreamingStage(OpenStage):
             return keyed_elements(rows, parts.blocks, parts.codec, memory, join=join)
         return plain_elements(rows, parts.blocks, parts.codec)
 
+    @override
     def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
-        """What a TestStream adds to the output of the stage."""
         return scripted_elements(elements, self.parts.codec, self.parts.decode_scripted)
 
+    @override
     def runner(self, view: StateView, placed: Placed) -> StreamingRunner:
-        """The stage's user code in a shard."""
         return StreamingRunner(self.parts, view, placed, self._clock)
 
+    @override
     def entries(self, row: Row) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Window, key and values of each entry in a row for a multimap side input."""
         for key, window, start, end in records(row.blob):
             yield window, key, row.blob[start + COUNT.size : end]
 
+    @override
     def last_moment(self, channel: int, window: bytes) -> Timestamp:
-        """The last moment of a window, encoded by the SDK, of a channel that the stage writes."""
         coder, windows = self.parts.written[channel]
         return windows.ours(coder.decode(window)).max_timestamp
 
+    @override
     def sides_needed(self, window: Window) -> Sequence[tuple[int, bytes]]:
-        """What an element of a window reads: channels, and the windows there."""
         return self.parts.sides.needed(window)
 
+    @override
     def side_until(self, channel: int, window: bytes) -> Timestamp:
-        """The last moment of a side input's window."""
         return self.parts.sides.until(channel, window)
 
+    @override
     def side_exists(self, channel: int, window: bytes) -> bool:
-        """Whether a side input's window may be read before its end."""
         assert self._sides is not None
         return self.parts.sides.is_there(channel, window, self._sides)
 
+    @override
     def end(self, report: BundleReport, *, late: int, closed: int) -> None:
-        """Ends a task: closes its bundle, and completes its report."""
         processor = self.parts.processor
         processor.end_task(report)
         if late or closed:
             report.metrics += dropped(processor.root.name_context.transform_id, late, closed)
 
+    @override
     def callbacks(self) -> Callbacks | None:
-        """The finalization callbacks of the task's bundles, if there are any; they are the caller's now."""
         return self.parts.processor.bundles.callbacks.take() or None
 
     def samples(self) -> list[dict[str, Any]]:

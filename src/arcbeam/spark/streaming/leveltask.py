@@ -20,6 +20,7 @@ from pyspark import TaskContext
 
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
+from arcbeam.engine.task.taskstage import TaskStage
 from arcbeam.errors import ArcbeamError, UserCodeError
 from arcbeam.fnapi.lost import Account, SdkWorkerLostError, SdkWorkerNotStartedError
 from arcbeam.harness.bundle import usererrors
@@ -48,7 +49,6 @@ from arcbeam.store.blobs.claims import ProcessFolder
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.streaming.assignment import SampleOrder, TaskAssignment
-from arcbeam.streaming.interfaces import TaskStage
 from arcbeam.streaming.physicalplan import PhysicalPlan
 from arcbeam.streaming.reportcodec import ReportReader, packed
 from arcbeam.streaming.status.taskheartbeats import beating

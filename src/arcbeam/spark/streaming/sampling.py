@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
+from arcbeam.engine.task.taskstage import TaskStage
 from arcbeam.errors import ArcbeamError
 from arcbeam.model.rows import BundleReport
 from arcbeam.spark.tasks.openstages import open_stages
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.streaming.assignment import SampleOrder
-from arcbeam.streaming.interfaces import TaskStage
 from arcbeam.streaming.status.samples import leave_samples
 
 _LOG = logging.getLogger("arcbeam.task")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from arcbeam.engine.task.taskstage import Finalizations
 from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.shards.cache import HostCache
-from arcbeam.streaming.interfaces import Finalizations
 
 CONFIRMED_KEPT: Final = 32
 """The number of micro-batches that each confirmation repeats: a worker need not have a task in each micro-batch."""

@@ -20,12 +20,13 @@ from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.blocked import SideInputWindow
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.task.bundles import Runner, SideInputs
+from arcbeam.engine.task.taskstage import Counting, Finalizations, StageRunner, TaskStage
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import Firings
 from arcbeam.model.rows import BundleReport, Outbox, Row
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Duration, Timestamp, shifted
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
-from arcbeam.streaming.interfaces import Counting, Finalizations, SideData, StageRunner, TaskStage, UserCode
+from arcbeam.streaming.interfaces import SideData, UserCode
 from arcbeam.streaming.physicalplan import PhysicalPlan, side_name
 from arcbeam.streaming.task.sidefiles import SideFileReader, SideFileWriter
 
