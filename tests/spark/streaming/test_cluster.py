@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from arcbeam.engine.coordinator import Published, PublishFailed
+from arcbeam.engine.coordinator import Published, PublishFailed, TornDown
 from arcbeam.engine.protocol.markers import InconsistentCutError
 from arcbeam.errors import ArcbeamError, JobFailedError, SdkWorkerStartError, UserCodeError, WorkerLostError
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.streaming import cluster as clusters
 from arcbeam.spark.streaming.cluster import may_go_better
+from arcbeam.spark.tasks.ending.teardown import TeardownReported
 from arcbeam.store.blobs.errors import (
     AwayError,
     DamagedFileError,
@@ -115,3 +117,43 @@ def test_driver_that_was_overtaken_does_not_wait_long(monkeypatch: pytest.Monkey
     closing.join(60)
     assert ended.wait(60)
     assert not closing.is_alive()
+
+
+@pytest.mark.contract("END-01")
+def test_failed_sweep_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last micro-batch the driver waits for the sweep; the results are published by then."""
+
+    def sweep(*_: Any, **__: Any) -> list[str]:
+        raise JobFailedError("the disk is on fire")
+
+    monkeypatch.setattr(clusters, "SparkPublishing", lambda *_, **__: MagicMock(sweep=sweep))
+    warnings: list[Sequence[str]] = []
+    around = MagicMock(), MagicMock(), queue.SimpleQueue(), MagicMock(), 1, MagicMock(), warnings.append
+    cluster = clusters.SparkCluster(*around)
+    cluster.sweep(7)
+    cluster.close()
+    assert warnings == [["could not remove the staged files of uncommitted attempts: the disk is on fire"]]
+
+
+@pytest.mark.parametrize("over", [None, False, True])
+def test_teardown_removes_copies_only_if_run_is_over(monkeypatch: pytest.MonkeyPatch, over: bool | None) -> None:
+    calls: list[tuple[bool, float]] = []
+
+    def torn_down(*arguments: Any, name: str) -> TeardownReported:
+        _, _, _, _, last, _, seconds, _ = arguments
+        calls.append((last.forgotten, seconds))
+        return TeardownReported(set(), [])
+
+    monkeypatch.setattr(clusters, "tear_down_workers", torn_down)
+    monkeypatch.setattr(clusters, "SparkPublishing", lambda *_, **__: MagicMock(holders=set()))
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    clock = MagicMock()
+    clock.now.return_value = Timestamp(0)
+    around = MagicMock(), MagicMock(), inbox, clock, 1, MagicMock(), MagicMock()
+    cluster = clusters.SparkCluster(*around, *([] if over is None else [lambda: over]))
+    cluster.tear_down(["sum"], Timestamp(1_000_000_000))
+    assert type(inbox.get(timeout=60)) is TornDown
+    cluster.close()
+    ((forgotten, seconds),) = calls
+    assert forgotten is bool(over)
+    assert 450 < seconds <= 900, "a part of the time is left for the results"

@@ -34,7 +34,12 @@ class Listener(JobListener):
 
 
 class Run(World):
-    """A run on Spark without its cluster; `refused` has the refused micro-batches."""
+    """A run on Spark without its cluster.
+
+    Attributes:
+        refused: the refused micro-batches.
+        over: whether the run had ended at each teardown: the answer that its cluster gets.
+    """
 
     def __init__(self, folder: Path, *reports: str) -> None:
         super().__init__(*reports)
@@ -45,6 +50,7 @@ class Run(World):
         self.desk.opened(self.blobs, self.log.head)
         self.job._desk, self.job._log, self.job._machine = self.desk, self.log, self.driver.machine
         self.refused: set[int] = set()
+        self.over: list[bool] = []
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
         super().handled(event, commands)
@@ -57,6 +63,10 @@ class Run(World):
             self.put(MicroBatchReported(Timestamp(0), plan.micro_batch, plan.attempt, Duration(1), ()))
         else:
             super().run(order)
+
+    def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        self.over.append(self.job._is_over())
+        super().tear_down(stages, deadline)
 
 
 @pytest.mark.contract("END-02")
@@ -83,3 +93,18 @@ def test_suspension_does_not_commit_refused_runs_counters(tmp_path: Path) -> Non
     assert (world.driver.end.state, world.log.head.micro_batch) == (EndState.STOPPED, 2)
     assert values(world.job._counters) == [(6, 3)]
     assert world.job.progress().elements == 3
+
+
+@pytest.mark.parametrize(
+    ("kept", "suspended", "over"), [(True, False, True), (True, True, False), (False, True, True), (False, False, True)]
+)
+def test_copies_stay_on_hosts_if_job_may_resume(tmp_path: Path, kept: bool, suspended: bool, over: bool) -> None:
+    world = Run(tmp_path, "more", *["more"] * suspended, "nothing left")
+    world.job.kept = kept
+    world.driver.handle(world.todo.pop(0))
+    if suspended:
+        world.desk.ask(Asked.SUSPEND, "pause")
+    world.play()
+    assert world.driver.end is not None
+    assert world.driver.end.state is (EndState.STOPPED if suspended else EndState.DONE)
+    assert world.over == [over]

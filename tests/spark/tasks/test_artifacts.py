@@ -67,6 +67,14 @@ def test_archives_of_equal_files_are_equal(tmp_path: Path, monkeypatch: pytest.M
     assert made[0] == made[1]
 
 
+def test_archive_is_found_by_its_name(tmp_path: Path) -> None:
+    """A resumed job stores its archives where this process makes others, to ship both alike."""
+    words = tmp_path / "words.txt"
+    words.write_text("to be")
+    (archive,) = archives_of([Staged(words.name, words, False)])
+    assert artifacts.archive_path(archive.path.name) == archive.path
+
+
 @pytest.mark.contract("API-05")
 @pytest.mark.usefixtures("spark")
 def test_extra_package_reaches_only_its_jobs_workers(tmp_path: Path) -> None:

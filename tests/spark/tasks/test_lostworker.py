@@ -106,6 +106,33 @@ def test_lost_executor_is_not_a_worker_death(tmp_path: Path) -> None:
     assert not described(JobLocation(str(tmp_path / "none")), text).died
 
 
+class LateBlobs(FolderBlobs):
+    """The daemon writes the exit code of a worker after the driver has looked for it twice."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.looks = 0
+
+    def get(self, name: str) -> bytes:
+        if name.endswith(".exit"):
+            self.looks += 1
+            if self.looks == 3:
+                self.put(name, b"-9")
+        return super().get(name)
+
+
+@pytest.mark.parametrize(("host", "looks", "how"), [("", 3, "signal 9 (SIGKILL)"), ("elsewhere", 1, "")])
+def test_driver_waits_for_exit_of_worker_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, looks: int, how: str
+) -> None:
+    monkeypatch.setattr("arcbeam.spark.tasks.blackbox._EXIT_SECONDS", 60.0)
+    blobs = LateBlobs(tmp_path / "job")
+    location = JobLocation("test://job", blobs=RemoteBlobs(blobs, tmp_path / "cache" / "job"))
+    location.put_bytes("boxes/a-2-1", note("Parse", 23, host=host or socket.gethostname()))
+    error = described(location)
+    assert (error.step, error.how, blobs.looks) == ("Parse", how, looks)
+
+
 @pytest.mark.contract("STORE-11")
 def test_notes_for_remote_location_go_with_copies(tmp_path: Path) -> None:
     location = JobLocation(
@@ -138,6 +165,32 @@ def test_tasks_of_a_worker_share_its_notes(tmp_path: Path) -> None:
     found = read(note.read_bytes())
     assert found is not None
     assert (found.task["attempt"], found.memory > 1 << 20) == (23, True)
+
+
+_SAMPLED_TASK = """
+import sys, threading
+from arcbeam.spark.tasks.blackbox import recorder
+from arcbeam.store.jobtemp.location import JobLocation
+samples = threading.Semaphore(0)
+def step(frame):
+    samples.release()
+    return "Parse"
+recorder.begin(JobLocation(sys.argv[1]), 23, "Parse", careful=False)
+recorder.running(step)
+# The second call comes after the first sample is written.
+print(samples.acquire(timeout=60) and samples.acquire(timeout=60))
+"""
+
+
+@pytest.mark.contract("BAT-06")
+def test_running_transform_is_sampled(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _SAMPLED_TASK, str(tmp_path / "job")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+    (note,) = (tmp_path / "job" / "boxes").glob("*-*-*[0-9]")
+    found = read(note.read_bytes())
+    assert found is not None
+    assert (found.running, found.sampled, found.memory > 1 << 20) == (True, "Parse", True)
 
 
 @pytest.mark.contract("BAT-06")
