@@ -12,11 +12,13 @@ from apache_beam.metrics.cells import DistributionData, DistributionResult, Gaug
 from apache_beam.metrics.execution import MetricKey, MetricResult
 from apache_beam.metrics.metricbase import MetricName
 from starlette.testclient import TestClient
+from typing_extensions import override
 
 from arcbeam.console.progressline import StageProgress
 from arcbeam.jobs.metrics import JobMetrics, metrics_record
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.options import with_defaults
+from arcbeam.page import app as apps
 from arcbeam.page.app import app_of
 from arcbeam.page.details import message_rows, savepoint_rows
 from arcbeam.page.exposition import exposition
@@ -85,6 +87,27 @@ def test_open_details_follow_the_job() -> None:
     assert "metric-0" in events
     assert "<td>8</td>" in events
     assert len(events) < UPDATE_BYTES
+
+
+def test_loaded_details_are_new_and_updates_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a request of the user, the page that is loaded shows its effect."""
+    monkeypatch.setattr(apps, "DETAILS_SECONDS", 3600.0)
+
+    class Counting(samples.Jobs):
+        reads = 0
+
+        @override
+        def details(self, id: str) -> dict[str, Any]:
+            self.reads += 1
+            return {"options": {"shards": self.reads}, "defaults": []}
+
+    jobs = Counting(Listed("a", "/a", samples.record(2, mode="done")))
+    page = client(jobs)
+    for reads in (1, 2, 3):
+        assert f"<td>{reads}</td>" in page.get("/job/a/details").text
+    for _ in range(3):
+        assert page.get("/job/a/details/events").status_code == 200
+    assert jobs.reads == 3
 
 
 def test_options_that_were_set_come_first() -> None:

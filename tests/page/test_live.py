@@ -12,9 +12,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from arcbeam.page import live
-from arcbeam.page.app import app_of
+from arcbeam.page.app import SETTLES_SECONDS, app_of
 from arcbeam.page.live import UPDATE_BYTES, Board, Rendered, Stream, updates
 from arcbeam.page.sources import Listed
+from arcbeam.streaming.status.words import committed_at
 from tests.page import samples
 from tests.page.test_app import BASE
 
@@ -179,12 +180,18 @@ def board_with(*pages: Rendered) -> Board:
     return board
 
 
-def test_page_follows_an_ended_job_until_its_figures_are_complete() -> None:
-    now = samples.now()
-    jobs = samples.Jobs(Listed("a", "/a", samples.record(3, now, mode="done")))
+@pytest.mark.parametrize(
+    ("seconds", "follows"), [(0.0, True), (0.5, True), (SETTLES_SECONDS - 1, True), (SETTLES_SECONDS, False)]
+)
+def test_page_follows_an_ended_job_until_its_figures_are_complete(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, follows: bool
+) -> None:
+    record = samples.record(3, samples.now(), mode="done")
+    monkeypatch.setattr(time, "time", lambda: committed_at(record) / 1e6 + seconds)
+    jobs = samples.Jobs(Listed("a", "/a", record))
     page = TestClient(app_of(jobs), base_url=BASE)
-    assert "data-version" in page.get("/job/a").text
-    end = {"time": now, "kind": "end", "text": "done"}
+    assert ("data-version" in page.get("/job/a").text) is follows
+    end = {"time": committed_at(record), "kind": "end", "text": "done"}
     jobs.histories["a"] = {"rings": [], "events": [end]}
     assert "data-version" not in page.get("/job/a").text
 
