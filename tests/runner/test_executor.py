@@ -11,15 +11,22 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.metrics import Metrics
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
+from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPoolServicer
+from apache_beam.transforms.environments import ExternalEnvironment
 from pyspark.sql import SparkSession
 
 from arcbeam.jobs.execution import JobState, Level, Submission
 from arcbeam.jobs.metrics import JobMetrics
+from arcbeam.jobs.option_forms import struct_of
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.runner import executor as executors
 from arcbeam.runner.executor import SparkExecutor, clear, is_suspended, start
 from arcbeam.runner.jobgraph import stored_job_graph
 from arcbeam.spark.session import driver
+from arcbeam.spark.tasks.artifacts import worker_setup_for
+from arcbeam.spark.tasks.shipping import WorkerSetup
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import read_newest
@@ -102,6 +109,32 @@ def test_ignored_session_options_cause_a_warning() -> None:
         SparkExecutor().run(Submission("j-1", "job", pipeline, options), events)
         assert len(events.warnings) == len(ignored)
         assert all(name in text for name, text in zip(ignored, events.warnings, strict=True))
+
+
+@pytest.mark.contract("API-08")
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("environment", ["EMBEDDED", "EXTERNAL"])
+def test_sdk_workers_get_options_of_job(monkeypatch: pytest.MonkeyPatch, environment: str) -> None:
+    setups: list[WorkerSetup] = []
+
+    def recorded(*around: Any) -> WorkerSetup:
+        setups.append(worker_setup_for(*around))
+        return setups[-1]
+
+    monkeypatch.setattr(executors, "worker_setup_for", recorded)
+    address, pool = BeamFnExternalWorkerPoolServicer.start()
+    p = beam.Pipeline()
+    _ = p | beam.Create([1]) | beam.Map(str)
+    asked = PipelineOptions([f"--environment_type={environment}", f"--environment_config={address}"])
+    default = ExternalEnvironment.from_options(asked.view_as(PortableOptions)) if environment == "EXTERNAL" else None
+    pipeline = pipeline_proto(p, asked, default).SerializeToString()
+    options = {"environment_type": environment, "shards": 3, "words": "to be"}
+    submission = Submission("j-1", "job", pipeline, options, defaults=frozenset({"shards"}))
+    assert SparkExecutor().run(submission, Recorded()) is JobState.DONE
+    pool.stop(None)
+    (setup,) = setups
+    of_job = {"environment_type": environment, "words": "to be"}
+    assert setup.sdk_options == (struct_of(of_job) if environment == "EXTERNAL" else b"")
 
 
 @pytest.mark.contract("PAGE-03")

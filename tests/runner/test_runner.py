@@ -17,7 +17,11 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError, UserCodeError
+from arcbeam.runner.jobgraph import stored_job_graph
+from arcbeam.runner.resume import resume
 from arcbeam.runner.runner import script_name
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.folder import FolderBlobs
 from tests.notes import note
 
 
@@ -151,6 +155,22 @@ def test_cancelled_bounded_job_has_nothing_to_resume(tmp_path: Path, caplog: pyt
     assert result.cancel() == "CANCELLED"
     assert f"{result.plan.name}: cancelled; it keeps no state: run it again from the beginning" in caplog.text
     assert [folder.name for folder in (tmp_path / "jobs").iterdir()] == [result.job_id], "kept, as it was asked for"
+
+
+@pytest.mark.contract("STORE-05")
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("is_drain", [False, True])
+def test_truncated_pipeline_is_not_resumed_from_its_folder(tmp_path: Path, is_drain: bool) -> None:
+    """The job graph would get the truncations once more."""
+    options = PipelineOptions(["--streaming", "--job_name=words", f"--checkpoint_dir={tmp_path}"])
+    p = beam.Pipeline(runner=ArcbeamRunner(is_drain=is_drain), options=options)
+    _ = p | beam.Create([1])
+    assert p.run().wait_until_finish() == "DONE"
+    if is_drain:
+        with pytest.raises(StoreError, match="job graph"):
+            resume(str(tmp_path))
+    else:
+        assert stored_job_graph(FolderBlobs(tmp_path)).name == "words"
 
 
 @pytest.mark.contract("API-06")
