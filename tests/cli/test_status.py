@@ -121,6 +121,25 @@ def test_narrow_terminal_shows_fewer_columns(job: Path) -> None:
     assert "1970" not in "".join(_cells(day, day["stages"][0])[1].splitlines()[0])
 
 
+@pytest.mark.parametrize(
+    ("input", "gap"),
+    [
+        (95_000_000, ["5.0 s behind"]),
+        (99_950_000, ["0.1 s behind"]),
+        (100_000_000, ["0.0 s behind"]),
+        (160_000_000, ["0.0 s behind"]),
+        (161_000_000, ["61 s ahead of the clock"]),
+        (MIN_TIMESTAMP, []),
+        (MAX_TIMESTAMP, []),
+    ],
+)
+def test_gap_of_a_stage_is_below_its_watermark(job: Path, input: int, gap: list[str]) -> None:
+    record = json.loads(invoke(str(job), "--json").stdout)
+    record |= {"scripted": True, "time": 100_000_000}
+    _, *lines = _cells(record, {**record["stages"][0], "input": input})[1].splitlines()
+    assert lines == gap
+
+
 def test_watch_leaves_last_status_on_screen(
     job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,36 @@ def test_many_idle_partitions_cost_one_request_and_no_wait(broker: Broker, monke
 
 
 @pytest.mark.contract("KAFKA-02")
+def test_end_is_known_before_and_while_a_partition_is_read(broker: Broker) -> None:
+    topic = broker.topic("asked")
+    put(broker, topic, range(3))
+    fn, of = reader(broker), partition(broker, topic)
+    shared = fn._readers
+    assert isinstance(shared, SharedConsumer)
+    one = shared.reader(of)
+    shared._consumer = counting = Counting(shared._made())
+
+    def end() -> Any:
+        found = one.end(time.time(), time.time())
+        return found if isinstance(found, str) else found.offset
+
+    assert end() == 3
+    position, over = 0, time.monotonic() + 60
+    while position < 3:
+        assert time.monotonic() < over
+        position = one.fetch(position, 10).position
+    put(broker, topic, range(3, 5))
+    assert end() == 5
+    # The partition is fetched from where it was.
+    assert counting.of("incremental_unassign") == []
+    while position < 5:
+        assert time.monotonic() < over
+        position = one.fetch(position, 10).position
+    assert len(counting.of("incremental_assign")) == 1
+    fn.teardown()
+
+
+@pytest.mark.contract("KAFKA-02")
 def test_new_reader_at_the_end_of_a_partition_does_not_wait(broker: Broker) -> None:
     topic = broker.topic("ended")
     put(broker, topic, range(3))
