@@ -230,14 +230,14 @@ def _operation(module: Any) -> None:
     module.RemoteOperation.ask, module.RemoteOperation.finish = asking, finished
 
 
-def _stage(module: Any) -> None:
-    close = module.RemoteStage.close
+def _workers(module: Any) -> None:
+    release = module.StageWorkers.release
 
-    def closing(self: Any) -> Any:
+    def releasing(self: Any) -> None:
         reached("teardown")
-        return close(self)
+        release(self)
 
-    module.RemoteStage.close = closing
+    module.StageWorkers.release = releasing
 
 
 def _producing(module: Any) -> None:
@@ -254,7 +254,7 @@ _PATCHES: Final[dict[str, Callable[[Any], None]]] = {
     "arcbeam.fnapi.service.connection": _connection,
     "arcbeam.fnapi.stage.staterequests": _state,
     "arcbeam.fnapi.stage.remoteoperation": _operation,
-    "arcbeam.fnapi.stage.remotestage": _stage,
+    "arcbeam.fnapi.environments.workers": _workers,
 }
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import apache_beam as beam
 import pytest
 
-from arcbeam.fnapi.environments.workers import workers_here
+from arcbeam.fnapi.environments.workers import StageWorkers, workers_here
 from arcbeam.fnapi.lost import SdkWorkerNotStartedError
-from arcbeam.fnapi.stage.remotestage import RemoteStage
+from arcbeam.fnapi.stage.remotestage import open_with_workers
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
@@ -30,6 +30,7 @@ def test_first_worker_is_given_back_if_second_does_not_start() -> None:
         (of,) = (stage for stage in stages if stage.merges_in_worker and stage.remote is not None)
         assert of.remote is not None
         nowhere = external("localhost:1").SerializeToString(deterministic=True)
+        other = replace(of, remote=replace(of.remote, environment=nowhere))
         with pytest.raises(SdkWorkerNotStartedError, match="localhost:1 cannot be reached"):
-            RemoteStage(replace(of, remote=replace(of.remote, environment=nowhere)), Settings(shards=1), "two")
+            open_with_workers(other, Settings(shards=1), StageWorkers("two"))
         assert not [job for job, _ in workers_here._workers if job == "two"]

@@ -18,7 +18,7 @@ from tests.fnapi.stage.inworkers import InWorkers, worker_service
 from tests.harness.batch.splittables import Numbers, gates
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import MicroBatch, Shard
-from tests.harness.streaming.test_restrictions import SECOND, Cutting, Endless, InParts, Truncated, build
+from tests.harness.streaming.restrictions.test_restrictions import SECOND, Cutting, Endless, InParts, Truncated, build
 
 
 @pytest.fixture(scope="module")

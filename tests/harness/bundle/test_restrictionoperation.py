@@ -32,7 +32,7 @@ from arcbeam.harness.operations.blockoperation import LONGEST, PIECE
 from tests.harness.batch.splittables import Numbers, calls, gates
 from tests.harness.drive import Collect, Driven
 from tests.harness.streaming.microbatches import InMicroBatches
-from tests.harness.streaming.restricting import FirstOf, exhausted_on_request, stop
+from tests.harness.streaming.restrictions.restricting import FirstOf, exhausted_on_request, stop
 from tests.harness.transforms.comparing import same
 
 SIZE = 700

@@ -10,7 +10,6 @@ import pytest
 from apache_beam.transforms import userstate, window
 
 from arcbeam.harness.bundle.samples import LONGEST, MOST, cut, failure_record
-from arcbeam.harness.streaming.streamingstage import StreamingStage
 from arcbeam.model.timestamps import MAX_TIMESTAMP
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
@@ -39,7 +38,7 @@ def samples_of(numbers: int, transform: Any, *, sampled: bool = True) -> tuple[d
 
     def run(shard: Shard, came: list[Any]) -> None:
         shard.stage.close()
-        shard.stage = StreamingStage(shard.of, shard.settings, sampled=sampled)
+        shard.stage = shard.opened(sampled=sampled)
         assert shard.stage.samples() == []
         shard.settle(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
         found.extend(shard.stage.samples())
@@ -97,13 +96,13 @@ def test_failure_names_its_element() -> None:
 
     def run(shard: Shard, came: list[Any]) -> None:
         shard.stage.close()
-        shard.stage = StreamingStage(shard.of, shard.settings, sampled=True)
+        shard.stage = shard.opened(sampled=True)
         try:
             shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
         except Exception as e:
             errors.append(e)
             shard.stage.abandon()
-            shard.stage = StreamingStage(shard.of, shard.settings)
+            shard.stage = shard.opened()
 
     with InMicroBatches(run) as p:
         pairs = p | beam.Create([(0, 1)]) | beam.GroupByKey()

@@ -21,9 +21,11 @@ from arcbeam.engine.task.stagecontext import StageContext
 from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.stages import StageFlow, Times
-from arcbeam.fnapi.stage.remotestage import MergingStage, RemoteStage
+from arcbeam.fnapi.environments.workers import StageWorkers
+from arcbeam.fnapi.stage.remotestage import open_with_workers
 from arcbeam.harness.streaming.clocks import TaskClock
-from arcbeam.harness.streaming.runner import StreamingRunner
+from arcbeam.harness.streaming.stagecode import EmbeddedCode
+from arcbeam.harness.streaming.stageparts import StageParts
 from arcbeam.harness.streaming.streamingstage import StreamingStage
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport
@@ -157,7 +159,7 @@ class Shard:
     drain: bool = False
 
     def __post_init__(self) -> None:
-        self.stage = self._opened()
+        self.stage = self.opened()
         self.view = MemoryView()
         self.committed_output = self._reached = MIN_TIMESTAMP
         self._looks = 0
@@ -168,7 +170,7 @@ class Shard:
         """Run a micro-batch, and commit it."""
         if micro_batch.fresh:
             self.stage.close()
-            self.stage = self._opened()
+            self.stage = self.opened()
         seen = {name: len(of) for name, of in _collected.items()}
         committed = self.view.snapshot()
         for _ in range(micro_batch.runs):
@@ -188,12 +190,11 @@ class Shard:
         self.now, self.drain = micro_batch.now, micro_batch.drain
         return report
 
-    def _opened(self) -> StreamingStage:
-        if self.of.merges_in_worker and self.of.remote is None:
-            return MergingStage(self.of, self.settings, self.run_id)
-        if self.of.remote is None:
-            return StreamingStage(self.of, self.settings)
-        return RemoteStage(self.of, self.settings, self.run_id)
+    def opened(self, *, sampled: bool = False) -> StreamingStage:
+        """Return the stage, newly opened."""
+        if self.of.merges_in_worker or self.of.remote is not None:
+            return open_with_workers(self.of, self.settings, StageWorkers(self.run_id))
+        return StreamingStage(EmbeddedCode(StageParts(self.of, self.settings, sampled=sampled)))
 
     def settle(self, micro_batch: MicroBatch) -> None:
         """Run a micro-batch, and further ones without input as long as its budget leaves work."""
@@ -229,11 +230,7 @@ class Shard:
         task_clock = TaskClock(
             micro_batch.now, lambda: Timestamp(micro_batch.now + micro_batch.takes - micro_batch.late), running=int
         )
-        runner = self._runner = (
-            self.stage.runner_by(self.view, spec.placed, task_clock)
-            if isinstance(self.stage, RemoteStage)
-            else StreamingRunner(self.stage.parts, self.view, spec.placed, task_clock)
-        )
+        runner = self._runner = self.stage.code.runner(self.view, spec.placed, task_clock)
         clock = Clock(self.view, NUMBER, ("main",), self._reached)
         place = StageContext(
             spec.placed,
@@ -261,7 +258,7 @@ class Shard:
             preparing=frozenset({"it"} if micro_batch.prepare else ()),
         )
         report, closed = StageRun(spec, place, self, {}).run(micro_batch.upstream, plan, ())  # type: ignore[arg-type]
-        processor.end_task(task)
+        self.stage.end(task, late=0, closed=0)
         self.closed.append(closed)
         return report, outbox, task
 

@@ -115,3 +115,33 @@ class Workers:
 
 workers_here: Final = Workers()
 """The workers of this process."""
+
+
+class StageWorkers:
+    """The workers that one open stage uses. All stages of the job share them.
+
+    Args:
+        job: id of the job.
+        provision: what its workers get before they start.
+    """
+
+    def __init__(self, job: str, provision: Provision = Provision()) -> None:  # noqa: B008
+        self.job, self._provision = job, provision
+        self._acquired: list[tuple[bytes, Connection]] = []
+
+    @property
+    def environments(self) -> list[bytes]:
+        """The serialized environments of the workers."""
+        return [environment for environment, _ in self._acquired]
+
+    def acquire(self, environment: bytes) -> Connection:
+        """Return the worker of an environment; see `Workers.acquire`."""
+        worker = workers_here.acquire(self.job, environment, self._provision)
+        self._acquired.append((environment, worker))
+        return worker
+
+    def release(self) -> None:
+        """End the use of all of them."""
+        for environment, worker in self._acquired:
+            workers_here.release(self.job, environment, worker)
+        self._acquired.clear()

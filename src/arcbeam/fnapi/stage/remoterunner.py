@@ -23,6 +23,7 @@ from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.elements import PaneValues
+from arcbeam.harness.streaming.restrictions import Restrictions
 from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.harness.streaming.stageparts import StageParts
 from arcbeam.model.interfaces import StateView
@@ -35,7 +36,7 @@ class RemoteRunner(StreamingRunner):
     SUBTLE: elements and timers of a key are never in one bundle: SDKs disagree on their order.
 
     Args:
-        stage, view, placed, clock: see `StreamingRunner`.
+        stage, view, placed, clock, restrictions: see `StreamingRunner`.
         lot: the keys of the stage's bundles; None if it has no state.
         groups: encodes groups; None if they are decoded, or the stage has none.
     """
@@ -48,10 +49,11 @@ class RemoteRunner(StreamingRunner):
         view: StateView,
         placed: Placed,
         clock: TaskClock | None,
+        restrictions: Restrictions | None,
         lot: Lot | None,
         groups: EncodedGroups | None = None,
     ) -> None:
-        super().__init__(stage, view, placed, clock)
+        super().__init__(stage, view, placed, clock, restrictions)
         self._encoded_groups = groups
         self._lot = lot if isinstance(stage.kind, Stateful) else None
         if lot is not None:

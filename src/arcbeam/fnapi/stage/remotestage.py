@@ -1,12 +1,10 @@
-"""A stage of an unbounded pipeline whose transforms run in an SDK worker.
+"""A stage of an unbounded pipeline that needs SDK workers: for its transforms, for its windows, or for both.
 
 The task's process has the stage's data path and state, as for embedded Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -17,11 +15,10 @@ from typing_extensions import override
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import Grouped
 from arcbeam.fnapi.descriptors import descriptor, with_paged_groups
-from arcbeam.fnapi.environments.workers import workers_here
-from arcbeam.fnapi.service.connection import Connection
-from arcbeam.fnapi.service.provision import Provision
+from arcbeam.fnapi.environments.workers import StageWorkers
 from arcbeam.fnapi.service.server import server_here
 from arcbeam.fnapi.stage import remoteoperation
+from arcbeam.fnapi.stage.calls import serve_nothing
 from arcbeam.fnapi.stage.collectionsamples import CollectionSamples
 from arcbeam.fnapi.stage.encodedgroups import EncodedGroups
 from arcbeam.fnapi.stage.lot import Lot
@@ -32,145 +29,107 @@ from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.windowcalls import WindowCalls
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.streaming.clocks import TaskClock
+from arcbeam.harness.streaming.stagecode import EmbeddedCode, StageCode
+from arcbeam.harness.streaming.stageparts import StageParts
 from arcbeam.harness.streaming.streamingstage import StreamingStage
 from arcbeam.model.attempts import IN_SDK_WORKER
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import Stage
-from arcbeam.model.rows import BundleReport
 from arcbeam.model.urns import INTERVAL_WINDOW_URN
 
 remoteoperation.register()
 
 
-class MergingStage(StreamingStage):
-    """A stage without user code, whose windows are merged in an SDK worker.
+def open_with_workers(
+    stage: Stage, settings: Settings, workers: StageWorkers, *, sampled: bool = False
+) -> StreamingStage:
+    """Open a stage that has a part for a worker, or whose windows are merged in a worker.
 
     Args:
         stage: the stage to run.
         settings: the job's settings.
-        job: id of the job. Its stages share workers.
-        provision: what its workers get before they start.
-        sampled: see `StreamingStage`.
+        workers: start as they are needed; the stage releases them when it closes.
+        sampled: see `StageParts`.
 
     Raises:
         SdkWorkerLostError: there is no worker.
     """
-
-    def __init__(
-        self,
-        stage: Stage,
-        settings: Settings,
-        job: str,
-        provision: Provision = Provision(),  # noqa: B008
-        *,
-        sampled: bool = False,
-    ) -> None:
-        super().__init__(stage, settings, sampled=sampled)
-        self._job, self._provision = job, provision
-        self._acquired: list[tuple[bytes, Connection]] = []
-        self._components = runner_pb.Components.FromString(stage.payload)
-        try:
-            self._begin(stage)
-        except BaseException:
-            # SUBTLE: no caller gets this stage. Its first worker may run, and the second one not start.
-            self.close()
-            raise
-
-    def _begin(self, stage: Stage) -> None:
-        """Start the workers."""
-        windows = self.parts.processor.root.windowing.windowfn
+    parts = StageParts(stage, settings, sampled=sampled)
+    try:
         if stage.merges_in_worker:
-            environment = self._components.environments[windows.strategy.environment_id]
-            step = self.parts.processor.root.name_context.step_name.removesuffix("/Read")
-            calls = self._calls(environment.SerializeToString(deterministic=True), step)
-            windows.merged = calls.merging(windows.strategy)
-
-    @property
-    def environments(self) -> list[bytes]:
-        """The serialized environments of its workers."""
-        return [environment for environment, _ in self._acquired]
-
-    def _worker_of(self, environment: bytes) -> Connection:
-        worker = workers_here.acquire(self._job, environment, self._provision)
-        self._acquired.append((environment, worker))
-        return worker
-
-    def _calls(self, environment: bytes, step: str) -> WindowCalls:
-        worker, id = self._worker_of(environment), f"{self._job}/{self.parts.processor.stage.uid}"
-        coders = self._components.coders
-        for coder in coders.values():
-            if coder.spec.urn == INTERVAL_WINDOW_URN:
-                coder.spec.urn = common_urns.coders.INTERVAL_WINDOW.urn
-        return WindowCalls(worker, id, coders, server_here().address, step, partial(self._serve, worker))
-
-    def _serve(self, worker: Connection, until: Callable[[], bool]) -> None:
-        """Serve the open bundle in a worker; see `calls.Serve`. There is none here."""
-
-    @override
-    def end(self, report: BundleReport, *, late: int, closed: int) -> None:
-        super().end(report, late=late, closed=closed)
-        report.needs_teardown = True
-
-    @override
-    def needs_teardown(self) -> bool:
-        return True
-
-    @override
-    def close(self) -> list[str]:
-        errors = super().close()
-        for environment, worker in self._acquired:
-            workers_here.release(self._job, environment, worker)
-        return errors
+            _merge_in_worker(parts, workers)
+        code = EmbeddedCode(parts) if stage.remote is None else RemoteCode(parts, workers)
+    except BaseException:
+        # SUBTLE: the caller gets no stage to close. The first worker may run, and the second one not start.
+        parts.processor.close()
+        workers.release()
+        raise
+    return StreamingStage(code, workers.release)
 
 
-class RemoteStage(MergingStage):
-    """One stage, ready to run micro-batches; see `TaskStage`.
+def _merge_in_worker(parts: StageParts, workers: StageWorkers) -> None:
+    root = parts.processor.root
+    windows, step = root.windowing.windowfn, root.name_context.step_name.removesuffix("/Read")
+    components = runner_pb.Components.FromString(parts.processor.stage.payload)
+    environment = components.environments[windows.strategy.environment_id]
+    calls = _window_calls(parts, workers, environment.SerializeToString(deterministic=True), step)
+    windows.merged = calls.merging(windows.strategy)
+
+
+def _window_calls(parts: StageParts, workers: StageWorkers, environment: bytes, step: str) -> WindowCalls:
+    stage, worker = parts.processor.stage, workers.acquire(environment)
+    coders = runner_pb.Components.FromString(stage.payload).coders
+    for coder in coders.values():
+        if coder.spec.urn == INTERVAL_WINDOW_URN:
+            coder.spec.urn = common_urns.coders.INTERVAL_WINDOW.urn
+    shares = stage.remote is not None and stage.remote.environment == environment
+    serve = _operation(parts).serve if shares else serve_nothing
+    return WindowCalls(worker, f"{workers.job}/{stage.uid}", coders, server_here().address, step, serve)
+
+
+def _operation(parts: StageParts) -> RemoteOperation:
+    return next(op for op in parts.processor.sdk.ops.values() if isinstance(op, RemoteOperation))
+
+
+class RemoteCode(StageCode):
+    """User code that an SDK worker runs.
 
     Args:
-        stage: the stage to run; it has a part for a worker.
-        settings, job, provision: see `MergingStage`.
+        parts: the parts of the stage, which has a part for a worker.
+        workers: the workers of the stage.
 
     Raises:
         SdkWorkerLostError: there is no worker.
     """
 
-    @override
-    def _begin(self, stage: Stage) -> None:
-        super()._begin(stage)
+    def __init__(self, parts: StageParts, workers: StageWorkers) -> None:
+        stage = parts.processor.stage
         assert stage.remote is not None
-        self._remote: RemoteOperation = next(
-            op for op in self.parts.processor.sdk.ops.values() if isinstance(op, RemoteOperation)
-        )
-        self._worker = self._worker_of(stage.remote.environment)
-        made = descriptor(f"{IN_SDK_WORKER}{self._job}/{stage.uid}", stage.remote, server_here().address)
-        self._lot = self._lot_of(stage.remote.source.pcoll, made) if stage.stateful else None
-        requests = StateRequests(stage, self.parts.state, self._lot)
-        self._made = made
+        self.parts, self._operation = parts, _operation(parts)
+        worker = workers.acquire(stage.remote.environment)
+        self._made = descriptor(f"{IN_SDK_WORKER}{workers.job}/{stage.uid}", stage.remote, server_here().address)
+        self._lot = self._lot_of(stage.remote.source.pcoll) if stage.stateful else None
+        requests = StateRequests(stage, parts.state, self._lot)
         self._samples: CollectionSamples | None = None
-        paged = isinstance(self.parts.kind, Grouped) and with_paged_groups(made, stage.remote)
-        callbacks = self.parts.processor.bundles.callbacks
-        self._remote.connect(self._worker, stage.remote, made, requests, callbacks.add)
+        paged = isinstance(parts.kind, Grouped) and with_paged_groups(self._made, stage.remote)
+        callbacks = parts.processor.bundles.callbacks
+        self._operation.connect(worker, stage.remote, self._made, requests, callbacks.add)
         self._groups: EncodedGroups | None = None
-        if isinstance(self.parts.kind, Grouped):
-            self._groups = EncodedGroups.of(self._remote.input_coder, self.parts)
+        if isinstance(parts.kind, Grouped):
+            self._groups = EncodedGroups.of(self._operation.input_coder, parts)
         if paged:
-            self._remote.page_groups(self.parts.processor.root.written_coder.wrapped_value_coder.value_coder())
-        if stage.splittable:
-            self.parts.restrictions = RemoteRestrictions(
-                stage, self.parts.processor, self._remote, self._worker, made, requests
-            )
+            self._operation.page_groups(parts.processor.root.written_coder.wrapped_value_coder.value_coder())
+        self.restrictions = (
+            RemoteRestrictions(stage, parts.processor, self._operation, worker, self._made, requests)
+            if stage.splittable
+            else None
+        )
         if self._lot is not None:
-            self._remote.keys_are(self._lot, self.parts.timers)
-
-        if self.parts.sides.unmapped:
-            calls = self._calls(stage.remote.environment, self._remote.name_context.step_name)
-            for channel, known in self.parts.sides.unmapped.items():
-                self.parts.sides.map_by(channel, calls.mapping(channel, *known))
-
-    @override
-    def _serve(self, worker: Connection, until: Callable[[], bool]) -> None:
-        if worker is self._worker:
-            self._remote.serve(until)
+            self._operation.keys_are(self._lot, parts.timers)
+        if parts.sides.unmapped:
+            calls = _window_calls(parts, workers, stage.remote.environment, self._operation.name_context.step_name)
+            for channel, known in parts.sides.unmapped.items():
+                parts.sides.map_by(channel, calls.mapping(channel, *known))
 
     def begin_samples(self) -> None:
         """Take samples in the following tasks, until `end_samples`."""
@@ -180,37 +139,32 @@ class RemoteStage(MergingStage):
             # The pipeline has no name for it: an exchange that no transform of the user's has asked for.
             read = f"input of {stage.transforms[0].name}"
         self._samples = CollectionSamples(stage, self._made, read)
-        self._remote.sample(self._samples)
+        self._operation.sample(self._samples)
 
     def end_samples(self) -> None:
         """Take no more samples."""
         self._samples = None
-        self._remote.sample(None)
+        self._operation.sample(None)
 
     @override
     def samples(self) -> list[dict[str, Any]]:
         return [] if self._samples is None else self._samples.taken()
 
-    def _lot_of(self, pcoll: str, descriptor: Any) -> Lot:
-        pair = descriptor.coders[descriptor.pcollections[pcoll].coder_id]
+    def _lot_of(self, pcoll: str) -> Lot:
+        pair = self._made.coders[self._made.pcollections[pcoll].coder_id]
         coder = self.parts.processor.root.written_coder.wrapped_value_coder.key_coder()
-        return Lot(coder, descriptor.coders, pair.component_coder_ids[0])
+        return Lot(coder, self._made.coders, pair.component_coder_ids[0])
 
     @override
-    def runner(self, view: StateView, placed: Placed) -> RemoteRunner:
-        return self.runner_by(view, placed, self._clock)
-
-    def runner_by(self, view: StateView, placed: Placed, clock: TaskClock) -> RemoteRunner:
-        """Return the same, by another clock."""
+    def runner(self, view: StateView, placed: Placed, clock: TaskClock) -> RemoteRunner:
         # SUBTLE: an attempt before this one may have changed state in the worker's cache, and not have been committed.
-        self._remote.forget_caches()
-        return RemoteRunner(self.parts, view, placed, clock, self._lot, self._groups)
+        self._operation.forget_caches()
+        return RemoteRunner(self.parts, view, placed, clock, self.restrictions, self._lot, self._groups)
 
     @override
-    def running_step(self, frame: FrameType | None = None) -> str:
-        return self._remote.running_step
+    def running_step(self, frame: FrameType | None) -> str:
+        return self._operation.running_step
 
     @override
     def abandon(self) -> None:
-        self._remote.give_up()
-        super().abandon()
+        self._operation.give_up()

@@ -50,10 +50,18 @@ class StreamingRunner(StageRunner):
         view: view of the shard's state.
         placed: the stage, as the engine knows it.
         clock: the task's clock; by default the host's clock is trusted.
+        restrictions: the restrictions of a splittable stage; None for others.
     """
 
-    def __init__(self, stage: StageParts, view: StateView, placed: Placed, clock: TaskClock | None = None) -> None:
-        self._stage = stage
+    def __init__(
+        self,
+        stage: StageParts,
+        view: StateView,
+        placed: Placed,
+        clock: TaskClock | None = None,
+        restrictions: Restrictions | None = None,
+    ) -> None:
+        self._stage, self._of_restrictions = stage, restrictions
         self._outputs = placed.flow.outputs
         self._clock = clock or TaskClock()
         stage.timers.clock = self._clock
@@ -213,8 +221,8 @@ class StreamingRunner(StageRunner):
 
     @override
     def finish(self) -> BundleResult:
-        if self._stage.restrictions is not None:
-            self._stage.restrictions.close()
+        if self._of_restrictions is not None:
+            self._of_restrictions.close()
         self._put_late()
         self._bundles.close()
         committables = tuple(
@@ -235,8 +243,8 @@ class StreamingRunner(StageRunner):
 
     @override
     def about(self) -> str:
-        if self._stage.restrictions is not None:
-            return self._stage.restrictions.about()
+        if self._of_restrictions is not None:
+            return self._of_restrictions.about()
         return "" if self._encoded_key is None else f"key {texts.said(repr, self._key, LONGEST_SHOWN)}"
 
     def _enter(self, key: bytes) -> Any:
@@ -279,10 +287,6 @@ class StreamingRunner(StageRunner):
 
     @property
     def _restrictions(self) -> Restrictions:
-        restrictions = self._stage.restrictions
-        if restrictions is None:
-            raise self._missing("restrictions")
-        return restrictions
-
-    def _missing(self, what: str) -> ArcbeamError:
-        return ArcbeamError(f"stage {self._stage.processor.stage.name!r} has no {what}")
+        if self._of_restrictions is None:
+            raise ArcbeamError(f"stage {self._stage.processor.stage.name!r} has no restrictions")
+        return self._of_restrictions

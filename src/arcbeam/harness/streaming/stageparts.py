@@ -26,7 +26,6 @@ from arcbeam.harness.state.timers import NotSet
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.streaming import state
 from arcbeam.harness.streaming.elements import Codec, Packed
-from arcbeam.harness.streaming.restrictions import Restrictions, StreamingRestrictions
 from arcbeam.harness.streaming.sidewindows import SideWindows
 from arcbeam.harness.streaming.specs import family_names, kind_of
 from arcbeam.harness.streaming.state import ViewState
@@ -43,9 +42,10 @@ class StageParts:
     Args:
         stage: the stage to run.
         settings: the job's settings.
-        sampler: see `StageProcessor`.
+        sampled: whether to take samples of its outputs. Each element then passes on its own, which takes longer.
 
     Attributes:
+        sampler: has the samples; None: none are taken.
         processor: the stage's processor. Runners use its bundles.
         state: user state, in the view of the current shard.
         windows: windows of the stage's input.
@@ -64,17 +64,19 @@ class StageParts:
         stateful: its operations that are run key by key.
         observers: its operations that observe event times.
         driven: the stateful operation that alone consumes the input, and gets it directly; else the root gets it.
-        restrictions: the restrictions of a splittable stage; None for others.
         late: the operation that outputs what its grouping drops; None if the pipeline does not request it.
         writers: its write operations.
         written: for each channel that it writes, the coder of windows, and their conversion for the engine.
         blocks: coder of the input's blocks.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, sampler: StageSampler | None = None) -> None:
+    def __init__(self, stage: Stage, settings: Settings, *, sampled: bool = False) -> None:
+        self.sampler = StageSampler() if sampled else None
+        # Only transforms that run one by one have outputs to be sampled.
+        settings = replace(settings, value_chains=False, loops=False, batches=False) if sampled else settings
         names = family_names(stage)
         self.state = ViewState(stage.side_channels, {state: names[state] for state in stage.states})
-        self.processor = StageProcessor(stage, settings, self.state, sampler)
+        self.processor = StageProcessor(stage, settings, self.state, self.sampler)
         root = self.processor.root
         self.windows = self.state.forms = Windows(root.pcoll_coder.window_coder)
         self.kind: StageKind = kind_of(self.processor, self.windows)
@@ -104,9 +106,6 @@ class StageParts:
         self.expirations = [self.families[names[t.transform, t.family]] for t in stage.timers if t.expiration]
         owners = {transform for transform, _ in stage.states} | {timer.transform for timer in stage.timers}
         self.fires_at_once = self.driven is not None and len(owners) == 1 and len(self.stateful) == 1
-        # What an SDK worker has of it is added later.
-        embedded = stage.splittable and stand_in is None
-        self.restrictions: Restrictions | None = StreamingRestrictions(self.processor) if embedded else None
         self.late: LateOperation | None = late_operation(self.processor.sdk.ops)
         coder = root.written_coder.wrapped_value_coder
         self.keyed = isinstance(self.kind, Grouped | Stateful)

@@ -1,12 +1,12 @@
-"""A stage of an unbounded pipeline in a worker, whose user code runs in this process.
+"""A stage of an unbounded pipeline in a worker.
 
-Owns how a task of the stage begins and ends, and the conversion of input rows for the engine.
+Owns how a task of the stage begins and ends, and the conversion of input rows for the engine. Must not know where its
+user code runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -15,41 +15,34 @@ from typing_extensions import override
 from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import StageSpec, Stateful
-from arcbeam.engine.task.taskstage import Counting, TaskStage
+from arcbeam.engine.task.taskstage import Counting, StageRunner, TaskStage
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.metrics import dropped
-from arcbeam.harness.bundle.samples import StageSampler
 from arcbeam.harness.encoding.frames import COUNT, records
-from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.elements import keyed_elements, plain_elements
-from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.harness.streaming.scripts import scripted_elements
-from arcbeam.harness.streaming.stageparts import StageParts
+from arcbeam.harness.streaming.stagecode import StageCode
 from arcbeam.model.interfaces import StateView
-from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, PublishedSides, Row, SideWriter
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
 
 class StreamingStage(TaskStage):
-    """One stage, ready to run micro-batches in this process; see `TaskStage`.
+    """One stage, ready to run micro-batches; see `TaskStage`.
 
     Args:
-        stage: the stage to run.
-        settings: the job's settings.
-        sampled: whether to take samples of its outputs. Each element then passes on its own, which takes longer.
+        code: its user code.
+        release: releases what the stage uses outside of this process; None if it uses nothing.
 
     Attributes:
-        parts: used by the runners of its shards.
+        code: the same.
+        parts: the parts of the stage.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, *, sampled: bool = False) -> None:
-        self._sampler = StageSampler() if sampled else None
-        # Only transforms that run one by one have outputs to be sampled.
-        settings = replace(settings, value_chains=False, loops=False, batches=False) if sampled else settings
-        self.parts = StageParts(stage, settings, self._sampler)
+    def __init__(self, code: StageCode, release: Callable[[], object] | None = None) -> None:
+        self.code, self.parts, self._release = code, code.parts, release
         self._clock = TaskClock()
         self._sides: PublishedSides | None = None
 
@@ -95,8 +88,8 @@ class StreamingStage(TaskStage):
         return scripted_elements(elements, self.parts.codec, self.parts.decode_scripted)
 
     @override
-    def runner(self, view: StateView, placed: Placed) -> StreamingRunner:
-        return StreamingRunner(self.parts, view, placed, self._clock)
+    def runner(self, view: StateView, placed: Placed) -> StageRunner:
+        return self.code.runner(view, placed, self._clock)
 
     @override
     def entries(self, row: Row) -> Iterator[tuple[bytes, bytes, bytes]]:
@@ -125,6 +118,7 @@ class StreamingStage(TaskStage):
     def end(self, report: BundleReport, *, late: int, closed: int) -> None:
         processor = self.parts.processor
         processor.end_task(report)
+        report.needs_teardown = self.needs_teardown()
         if late or closed:
             report.metrics += dropped(processor.root.name_context.transform_id, late, closed)
 
@@ -133,19 +127,20 @@ class StreamingStage(TaskStage):
         return self.parts.processor.bundles.callbacks.take() or None
 
     def samples(self) -> list[dict[str, Any]]:
-        """The samples so far; see `StageSampler.taken`."""
-        return [] if self._sampler is None else self._sampler.taken(self.parts.processor.sdk.ops)
+        """Return the samples so far; see `StageSampler.taken`."""
+        return self.code.samples()
 
     @override
     def needs_teardown(self) -> bool:
-        return self.parts.processor.needs_teardown()
+        return self._release is not None or self.parts.processor.needs_teardown()
 
     @override
     def running_step(self, frame: FrameType | None = None) -> str:
-        return self.parts.processor.running_step(frame)
+        return self.code.running_step(frame)
 
     @override
     def abandon(self) -> None:
+        self.code.abandon()
         self.parts.processor.abandon_task()
 
     @override
@@ -154,6 +149,9 @@ class StreamingStage(TaskStage):
 
     @override
     def close(self) -> list[str]:
-        if self.parts.restrictions is not None:
-            self.parts.restrictions.close()
-        return self.parts.processor.close()
+        if self.code.restrictions is not None:
+            self.code.restrictions.close()
+        errors = self.parts.processor.close()
+        if self._release is not None:
+            self._release()
+        return errors

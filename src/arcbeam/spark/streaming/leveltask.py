@@ -437,19 +437,18 @@ def _opened(job: StreamingJob, stage: str, *, sampled: bool = False) -> TaskStag
     # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
     opened = job.physical.stages[stage]
     if opened.remote is not None or opened.merges_in_worker:
+        from arcbeam.fnapi.environments.workers import StageWorkers
         from arcbeam.fnapi.service.provision import Provision
-        from arcbeam.fnapi.stage.remotestage import MergingStage, RemoteStage
+        from arcbeam.fnapi.stage.remotestage import open_with_workers
 
         setup = job.worker_setup
         given = (setup.sdk_options, setup.sdk_folders(), setup.restart) if isinstance(setup, WorkerSetup) else ()
-        provision = Provision(job.id, *given)
-        made: MergingStage
-        if opened.remote is None:
-            made = MergingStage(opened, job.settings, job.id, provision, sampled=sampled)
-        else:
-            made = RemoteStage(opened, job.settings, job.id, provision)
-        starts.started(job.location, made.environments)
+        workers = StageWorkers(job.id, Provision(job.id, *given))
+        made = open_with_workers(opened, job.settings, workers, sampled=sampled)
+        starts.started(job.location, workers.environments)
         return made
+    from arcbeam.harness.streaming.stagecode import EmbeddedCode
+    from arcbeam.harness.streaming.stageparts import StageParts
     from arcbeam.harness.streaming.streamingstage import StreamingStage
 
-    return StreamingStage(job.physical.stages[stage], job.settings, sampled=sampled)
+    return StreamingStage(EmbeddedCode(StageParts(opened, job.settings, sampled=sampled)))

@@ -72,10 +72,10 @@ class Sampling:
 
         Args:
             stage: its uid.
-            open: the open stage, with `begin_samples` and `end_samples`.
+            open: the open stage; its user code runs in an SDK worker.
         """
         found: Any = open
-        found.begin_samples()
+        found.code.begin_samples()
         self._staying.add(stage)
         self._stages[stage] = open
         return open
@@ -94,7 +94,7 @@ class Sampling:
             if outputs := open.samples():
                 self._leave(stage, outputs, None)
             if stage in self._staying:
-                open.end_samples()
+                open.code.end_samples()
             elif outputs:
                 self._close(self._job, _key(stage))
 

@@ -17,8 +17,10 @@ from typing_extensions import override
 
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.watermarks.stages import StageFlow
-from arcbeam.fnapi.stage.remotestage import RemoteStage
+from arcbeam.fnapi.environments.workers import StageWorkers
+from arcbeam.fnapi.stage.remotestage import RemoteCode, open_with_workers
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.streaming.streamingstage import StreamingStage
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
@@ -88,7 +90,12 @@ def stages(address: str) -> list[Stage]:
     return list(translate(proto, bounded=False).stages)
 
 
-def run(stage: RemoteStage) -> tuple[BundleReport, bytes]:
+def code_of(stage: StreamingStage) -> RemoteCode:
+    assert isinstance(stage.code, RemoteCode)
+    return stage.code
+
+
+def run(stage: StreamingStage) -> tuple[BundleReport, bytes]:
     """Run a bundle with one element."""
     outbox, report = _ListOutbox(), BundleReport(stage.id, 0)
     stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
@@ -101,13 +108,13 @@ def run(stage: RemoteStage) -> tuple[BundleReport, bytes]:
 
 def test_all_collections_of_a_stage_are_sampled(address: str) -> None:
     of = next(stage for stage in stages(address) if stage.source is None)
-    stage = RemoteStage(of, Settings(shards=1, bulk_values=False), "job")
+    stage = open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job"))
     plain = run(stage)[0].elements_out
     assert stage.samples() == []
-    stage.begin_samples()
+    code_of(stage).begin_samples()
     sampled = run(stage)[0].elements_out
     found = {each["output"]: each["elements"] for each in stage.samples()}
-    stage.end_samples()
+    code_of(stage).end_samples()
     again = run(stage)[0].elements_out
     stage.close()
     assert plain == sampled == again
@@ -138,8 +145,8 @@ def test_input_without_a_name_is_that_of_its_transform(address: str) -> None:
     for environment in proto.components.environments.values():
         environment.CopyFrom(external(address))
     of = next(each for each in translate(proto, bounded=False).stages if each.stateful)
-    stage = RemoteStage(of, Settings(shards=1, bulk_values=False), "job")
-    stage.begin_samples()
+    stage = open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job"))
+    code_of(stage).begin_samples()
     outbox = _ListOutbox()
     stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
     runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
@@ -155,10 +162,11 @@ def test_input_without_a_name_is_that_of_its_transform(address: str) -> None:
 
 def test_input_alone_does_not_answer(address: str) -> None:
     of = next(stage for stage in stages(address) if stage.source is None)
-    stage = RemoteStage(of, Settings(shards=1, bulk_values=False), "job")
-    stage.begin_samples()
-    assert stage._samples is not None
-    stage._samples.input.show(WindowedValue(b"", 0, (GlobalWindow(),)))
+    stage = open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job"))
+    code_of(stage).begin_samples()
+    samples = code_of(stage)._samples
+    assert samples is not None
+    samples.input.show(WindowedValue(b"", 0, (GlobalWindow(),)))
     assert stage.samples() == [], "there will be outputs"
     run(stage)
     assert [each["output"] for each in stage.samples()][:2] == ["Impulse", "Numbers"]

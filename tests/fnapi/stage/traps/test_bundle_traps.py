@@ -19,10 +19,11 @@ from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.errors import UserCodeError
 from arcbeam.fnapi.environments import external as external_workers
+from arcbeam.fnapi.environments.workers import StageWorkers
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.server import server_here
 from arcbeam.fnapi.stage import watch
-from arcbeam.fnapi.stage.remotestage import RemoteStage
+from arcbeam.fnapi.stage.remotestage import RemoteCode, open_with_workers
 from arcbeam.harness.bundle.metrics import parsed
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.attempts import IN_SDK_WORKER
@@ -86,7 +87,10 @@ def run(
 
     Samples are taken if they are requested, and added to a list.
     """
-    stage, failed = RemoteStage(of, Settings(shards=1, bulk_values=False), "job"), list[BaseException]()
+    stage, failed = (
+        open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job")),
+        list[BaseException](),
+    )
 
     def play() -> None:
         try:
@@ -99,7 +103,8 @@ def run(
     playing.start()
     outbox, report = _ListOutbox(), BundleReport(of.id, 0)
     if sampled:
-        stage.begin_samples()
+        assert isinstance(stage.code, RemoteCode)
+        stage.code.begin_samples()
     try:
         stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
         runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))

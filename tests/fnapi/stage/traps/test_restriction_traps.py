@@ -21,9 +21,10 @@ from arcbeam.engine.task.bundles import RestrictionResult
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.errors import UserCodeError
 from arcbeam.fnapi.environments import external as external_workers
+from arcbeam.fnapi.environments.workers import StageWorkers
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.stage import remoteoperation, remoterestrictions
-from arcbeam.fnapi.stage.remotestage import RemoteStage
+from arcbeam.fnapi.stage.remotestage import open_with_workers
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import Timestamp
@@ -90,7 +91,7 @@ def resume(of: Stage, monkeypatch: pytest.MonkeyPatch, script: Callable[[Scripte
 
     monkeypatch.setattr(external_workers, "start", start)
     monkeypatch.setattr(external_workers, "stop", lambda payload, id: None)
-    stage = RemoteStage(of, Settings(shards=1, bulk_values=False), "job")
+    stage = open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job"))
 
     def play() -> None:
         try:
@@ -378,7 +379,7 @@ def test_drain_asks_no_sdk_that_cannot_truncate(
         "start",
         lambda payload, id, address, restart: workers.append(ScriptedWorker(address, id).__enter__()),
     )
-    stage = RemoteStage(replace(of, remote=plain), Settings(shards=1, bulk_values=False), "job")
+    stage = open_with_workers(replace(of, remote=plain), Settings(shards=1, bulk_values=False), StageWorkers("job"))
     stage.begin(_ListOutbox(), 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
     runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
     assert runner.truncate(Restriction(b"id", "root", WHOLE)) == kept

@@ -12,7 +12,8 @@ import pytest
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.fnapi.environments import external as external_workers
-from arcbeam.fnapi.stage.remotestage import RemoteStage
+from arcbeam.fnapi.environments.workers import StageWorkers
+from arcbeam.fnapi.stage.remotestage import open_with_workers
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
@@ -42,7 +43,10 @@ class World:
         self.workers: list[ScriptedWorker] = []
         monkeypatch.setattr(external_workers, "start", self._start)
         monkeypatch.setattr(external_workers, "stop", lambda payload, id: None)
-        self.stage, self.view = RemoteStage(of, Settings(shards=1, bulk_values=False), "job"), MemoryView()
+        self.stage, self.view = (
+            open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job")),
+            MemoryView(),
+        )
         self.outbox = _ListOutbox()
         self.stage.begin(self.outbox, 0, lambda channel: None, sides, Timestamp(0))  # type: ignore[arg-type, return-value]
         self.runner = self.stage.runner(self.view, Placed(StageFlow("it", (), ("main",)), 1, 0))

@@ -23,8 +23,8 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from tests.harness.batch.splittables import Claimed, Numbers, Range, calls, gates
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import InMicroBatches, Shard
-from tests.harness.streaming.restricting import WAIT, FirstOf, exhausted, exhausted_on_request, stop
-from tests.harness.streaming.test_restrictions import SECOND, build
+from tests.harness.streaming.restrictions.restricting import WAIT, FirstOf, exhausted, exhausted_on_request, stop
+from tests.harness.streaming.restrictions.test_restrictions import SECOND, build
 
 
 @pytest.fixture(autouse=True)

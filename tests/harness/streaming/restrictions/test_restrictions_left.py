@@ -24,8 +24,8 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.batch.splittables import Numbers, Range, calls, gates
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
-from tests.harness.streaming.restricting import FirstOf, Unsplit, exhausted, exhausted_on_request, stop
-from tests.harness.streaming.test_restrictions import SECOND, build
+from tests.harness.streaming.restrictions.restricting import FirstOf, Unsplit, exhausted, exhausted_on_request, stop
+from tests.harness.streaming.restrictions.test_restrictions import SECOND, build
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TI
 from tests.harness.batch.splittables import Claimed, Numbers, gates
 from tests.harness.drive import Collect, Driven, _collected
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
-from tests.harness.streaming.restricting import Unsplit
+from tests.harness.streaming.restrictions.restricting import Unsplit
 
 SECOND = 1_000_000
 
