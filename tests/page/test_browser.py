@@ -275,6 +275,18 @@ def test_charts_show_values_and_zoom(open_page: Any, jobs: samples.Jobs) -> None
     assert page.evaluate(shown)[0] > before[0] * 0.9
 
 
+def test_constant_gap_of_years_has_an_axis(open_page: Any, jobs: samples.Jobs) -> None:
+    now, behind = samples.now(), 56 * 365 * 86_400 * 1_000_000
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, now, behind=behind, watermark=now - behind))
+    for point in jobs.histories["a"]["rings"][0]["points"]:
+        point["job"]["behind"] = [behind] * 3
+    page = open_page("job/a?span=0")
+    gap = page.locator("#charts figure").filter(has_text="watermark gap")
+    api.expect(gap.locator("figcaption")).to_contain_text("20,440 days")
+    labels = page.evaluate("uPlot.sync('charts').plots[1].axes[1]._values")
+    assert labels == ["0 s", "10,000 days", "20,000 days"]
+
+
 @pytest.mark.contract("PAGE-11")
 def test_eight_tabs_follow_their_jobs(browser: Any, server: PageServer, jobs: samples.Jobs) -> None:
     def change(rate: float) -> None:

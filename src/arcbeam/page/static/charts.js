@@ -28,7 +28,8 @@
   const shown = (unit, value) => (value == null ? "–" : units[unit](value));
   // Between two lines of an axis of time.
   const steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800]
-    .concat([1, 2, 6, 12, 24, 48, 120, 240, 720, 2400, 8760, 24000].map((hours) => 3600 * hours));
+    .concat([1, 2, 6, 12, 24, 48, 120, 240, 720, 2400, 8760].map((hours) => 3600 * hours))
+    .concat([1, 10, 100, 1000].flatMap((ten) => [1000, 2000, 5000].map((days) => 86400 * ten * days)));
 
   let all = null;
   let plots = [];
