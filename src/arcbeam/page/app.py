@@ -261,6 +261,7 @@ class Pages:
             "row": states.row_of(found),
             "contact": not states.is_unknown(found),
             "rows": charts.rows_of(history, span, stages),
+            "width": charts.width_of(history, span),
             "shares": charts.held_shares(history, span, stages),
             "spans": charts.SPANS,
             "span": span,

@@ -34,6 +34,7 @@ def point(time: int, backlog: float | None = 0.0, **stages: int) -> dict[str, An
         "backlog": gauge,
         "behind": [None] * 3,
         "state_bytes": gauge,
+        "micro_batch": [1.0, 2.0, 2.0],
         "micro_batches": 2.0,
         "seconds": 1.0,
         "user": 0.5,
@@ -208,7 +209,7 @@ def test_parts_of_micro_batch_are_means() -> None:
         "commit": 0.25,
     }
     row = rows_of(record, 0)[0]
-    assert (row.seconds.text, row.micro_batches.text) == ("1.25 s", "2")
+    assert (row.seconds.text, row.micro_batches.text) == ("1.25 s", "1 to 2")
 
 
 def test_charts_have_gap_and_rates_of_the_samples() -> None:
@@ -234,11 +235,20 @@ def test_rows_have_micro_batches_newest_first_with_failures() -> None:
     assert rows[1].failures.hint == "micro-batch 98.2 failed: oh; micro-batch 98.9 failed: oh"
 
 
-def test_rows_have_the_number_of_their_newest_micro_batch() -> None:
-    numbered = [timed(at, micro_batch=[1000 + 2 * at, 1001 + 2 * at, 1001 + 2 * at]) for at in range(3)]
-    assert [row.newest.text for row in rows_of(history(numbered), 0)] == ["1,005", "1,003", "1,001"]
-    # Points of an earlier version do not have it.
-    assert [row.newest.text for row in rows_of(history([point(0)]), 0)] == ["–"]
+def test_rows_have_the_numbers_of_their_micro_batches() -> None:
+    # A sample is taken once a second: the first number that it knows is not the first of the point.
+    several = timed(0, micro_batch=[1004, 1006, 1006], micro_batches=5.0)
+    rows = rows_of(history([several, timed(1, micro_batch=[1007] * 3, micro_batches=1.0)]), 0)
+    assert [row.micro_batches.text for row in rows] == ["1,007", "1,002 to 1,006"]
+    assert rows[1].micro_batches.hint == "5 micro-batches; the duration is their mean"
+
+
+def test_table_says_how_long_a_row_is() -> None:
+    record = samples.record(3, samples.now())
+    jobs = samples.Jobs(Listed("a", "/a", record), histories={"a": samples.history(samples.now())})
+    client = TestClient(app_of(jobs), base_url=BASE)
+    for span, width in enumerate(("1 s", "10 s", "5 min")):
+        assert f"committed within {width}, and their mean" in client.get(f"/job/a/history?span={span}").text
 
 
 @pytest.mark.parametrize(("backlogs", "growth"), [([0, 0], 0), ([100, 40], -5), ([10, None, 70], 2.5), ([5], None)])

@@ -62,11 +62,12 @@ def test_counter_that_a_stage_lacks_counts_nothing() -> None:
 def test_job_without_figures_has_those_that_the_page_sees() -> None:
     newest: Any = Newest()
     newest.merged("a", status(20, 500, 7), NOTHING)
+    # No look has seen micro-batch 8.
     history = newest.merged("a", status(21, 530, 9), NOTHING)
     assert reads(history, 0) == [(20, 10), (21, 30)]
     assert reads(history, 1) == [(20, 40)]
     point = history["rings"][0]["points"][-1]["job"]
-    assert (point["backlog"], point["micro_batches"], point["seconds"]) == ([21, 21, 21], 1, 0.51)
+    assert (point["backlog"], point["micro_batches"], point["seconds"]) == ([21, 21, 21], 2, 1.02)
     assert point["held"].startswith("restriction Read/Poll/Process")
 
 

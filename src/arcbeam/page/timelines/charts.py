@@ -113,10 +113,9 @@ FIGURES: Final = (
 
 
 class Row(NamedTuple):
-    """A row of the table: what was committed in the time of a point."""
+    """A row of the table: what was committed in the time of a point, perhaps several micro-batches."""
 
     time: int
-    newest: Cell
     micro_batches: Cell
     seconds: Cell
     elements: Cell
@@ -126,6 +125,11 @@ class Row(NamedTuple):
     backlog: Cell
     state: Cell
     held: str
+
+
+def width_of(history: Record, span: int) -> str:
+    """Return the time of a row of the table, for people."""
+    return long_shown((history["rings"][span]["width"] if history["rings"] else RINGS[0][0]) / 1e6)
 
 
 def span_of(history: Record) -> int:
@@ -269,8 +273,7 @@ def rows_of(history: Record, span: int, stages: Sequence[str] = ()) -> list[Row]
         rows.append(
             Row(
                 time,
-                _number_of(point),
-                Cell(f"{job.get('micro_batches') or 0:,.0f}"),
+                _numbers_of(point),
                 _duration(point),
                 Cell(f"{_total('read')(point)[0]:,.0f}", "that all stages have read"),
                 Cell(f"{len(failed):,}", "; ".join(event["text"] for event in failed)),
@@ -284,9 +287,11 @@ def rows_of(history: Record, span: int, stages: Sequence[str] = ()) -> list[Row]
     return rows
 
 
-def _number_of(point: Record) -> Cell:
-    *_, last = point["job"].get("micro_batch") or _NONE
-    return Cell("–", "an earlier version did not store it") if last is None else Cell(f"{last:,.0f}")
+def _numbers_of(point: Record) -> Cell:
+    """Return the numbers of the micro-batches of a point."""
+    (*_, last), count = point["job"]["micro_batch"], round(point["job"]["micro_batches"])
+    hint = f"{count:,} micro-batches; the duration is their mean"
+    return Cell(f"{last - count + 1:,.0f} to {last:,.0f}", hint) if count > 1 else Cell(f"{last:,.0f}")
 
 
 def _duration(point: Record) -> Cell:

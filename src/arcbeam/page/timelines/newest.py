@@ -109,7 +109,9 @@ class Newest:
             }
             rings = tuple(Ring(width, _POINTS) for width, _ in RINGS)
             seen = _Seen(time - max(status.elapsed or 0, RINGS[0][0]), time, status.micro_batch, before, History(rings))
-        parts = {name: float(status.seconds.get(name, 0.0)) for name in JOB_COUNTERS} | {"micro_batches": 1.0}
+        # Micro-batches that no look has seen are taken to be as long as the one after them.
+        count = float(max(1, status.micro_batch - seen.micro_batch))
+        parts = {name: count * float(status.seconds.get(name, 0.0)) for name in JOB_COUNTERS} | {"micro_batches": count}
         seen.history.add(in_all(sample_of(status, time, seen.totals, parts)))
         seen.time, seen.micro_batch, seen.totals = time, status.micro_batch, totals
         return seen
