@@ -198,14 +198,11 @@ def _state(stage: Mapping[str, Any]) -> Iterator[Fact]:
         yield "size", "no rows: the stage keeps no state now"
         return
     yield "size", f"{bytes_shown(size)} in {rows:,} rows; a rewritten row counts again until files are merged"
-    yield "keys", "not counted: an earlier version committed" if kept is None else f"{kept.get('keys', 0):,}"
-    if not (shards := stage.get("state_shards")):
-        yield "shards", "unknown: an earlier version made this status"
-        return
-    largest = stage.get("state_largest", ())
+    yield "keys", "not counted in this micro-batch" if kept is None else f"{kept.get('keys', 0):,}"
+    shards, largest = stage["state_shards"], stage["state_largest"]
     mean, most = size / shards, largest[0][1] if largest else 0
     skew = f", {most / mean:.1f} times the mean" if most else ""
-    median = bytes_shown(stage.get("state_median", 0))
+    median = bytes_shown(stage["state_median"])
     yield "shards", f"{shards:,} with state: median {median}, mean {bytes_shown(mean)}, most {bytes_shown(most)}{skew}"
     for shard, here in largest:
         yield f"shard {shard}", f"{bytes_shown(here)}, {here / size:.1%} of it" if size else bytes_shown(here)

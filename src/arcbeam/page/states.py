@@ -129,12 +129,11 @@ def batch_rows(progress: Mapping[str, Any], live: bool) -> Iterator[BatchRow]:
         live: whether the job runs.
     """
     for stage in progress["stages"]:
-        total, state, retries = stage.get("of"), stage["state"], stage.get("retries")
+        total, state = stage["of"], stage["state"]
         if not live:
             # The server ended before the job.
             state = {"running": "stopped", "waiting": "not run"}.get(state, state)
-        # Records of an earlier version have neither.
-        blind = not stage.get("live", True) and state == "running" and not stage["elements"]
+        blind = not stage["live"] and state == "running" and not stage["elements"]
         none = state in ("waiting", "not run")
         none_yet = state == "running" and not stage["elements"]
         unknown = Cell("–", _BLIND) if blind else Cell("–", "no task has begun") if none else None
@@ -146,9 +145,7 @@ def batch_rows(progress: Mapping[str, Any], live: bool) -> Iterator[BatchRow]:
             if total
             else Cell("–", "how many tasks it has is known when its input is"),
             unknown or (_NONE_YET if none_yet else Cell(f"{stage['elements']:,}", "that its tasks have read")),
-            Cell("–", "tasks of this job report no tries")
-            if retries is None
-            else unknown or Cell(f"{retries:,}", "tries of its tasks after the first"),
+            unknown or Cell(f"{stage['retries']:,}", "tries of its tasks after the first"),
             unknown
             or Cell(long_shown(stage["seconds"]) if stage["seconds"] >= 10 else f"{stage['seconds']:.2f} s", _SUM),
         )
@@ -169,5 +166,5 @@ _STATES: Final = {
 
 
 def _rounds(stage: Mapping[str, Any]) -> str:
-    number = stage.get("rounds", 1)
+    number = stage["rounds"]
     return "tasks that have ended" + (f", in {number} rounds" if number > 1 else "")
