@@ -10,18 +10,19 @@ import pytest
 from starlette.testclient import TestClient
 
 from arcbeam.page.app import app_of
+from arcbeam.page.live import UPDATE_BYTES
 from arcbeam.page.sources import Listed
 from arcbeam.page.stagepage import stage_of
 from arcbeam.page.views import stage_with
 from arcbeam.streaming.status.headline import headline
 from tests.page import samples
-from tests.page.test_app import BASE
+from tests.page.test_app import BASE, EVIL
 
 pytestmark = pytest.mark.contract("PAGE-12")
 
 
-def text_of(record: dict[str, Any], number: int = 0, plan: Any = None) -> str:
-    jobs = samples.Jobs(Listed("a", "/a", record), plans={} if plan is None else {"a": plan})
+def text_of(record: dict[str, Any], number: int = 0, plan: Any = None, **details: Any) -> str:
+    jobs = samples.Jobs(Listed("a", "/a", record), plans={} if plan is None else {"a": plan}, details={"a": details})
     answer = TestClient(app_of(jobs), base_url=BASE).get(f"/job/a/stage/{number}")
     assert answer.status_code == 200
     # Times are marked for browsers.
@@ -101,6 +102,59 @@ def test_tasks_and_their_skew() -> None:
     assert (facts["time of a task"], facts["elements of a task"]) == ("0.20 s", "1")
     assert facts["task 3"].startswith("0.90 s, 1 element, in")
     assert "none ran this stage" in dict(stage_of(record, None, 2, tasks).tasks)["single tasks"]
+
+
+def test_log_has_lines_of_the_stage_and_warnings_about_it() -> None:
+    record, plan = samples.record(3), samples.plan_of(3)
+    stage, transform = plan["stages"][1]["name"], plan["stages"][1]["transforms"][0]["name"]
+
+    def line(time: int, text: str, of: str = stage) -> dict[str, Any]:
+        return {"time": time, "level": "INFO", "stage": of, "worker": "host:7", "text": text}
+
+    log = [line(1, "first"), line(4, f"newest {EVIL}"), line(2, "of another stage", plan["stages"][0]["name"])]
+    warned = [
+        {"time": 3, "level": "WARNING", "text": f"try 1 failed [while running '{transform}']"},
+        {"time": 5, "level": "WARNING", "text": f"try 1 failed [while running '{transform} too']"},
+        {"time": 6, "level": "BASIC", "text": f"micro-batch 7 of '{transform}'"},
+    ]
+    text = text_of(record, 1, plan, log=log, messages=warned).partition("<h2>Log</h2>")[2].partition("<h2>")[0]
+    assert re.findall(r"<td>(driver|host:7)</td><td><pre>(\w+ ?\d?)", text) == [
+        ("host:7", "newest "),
+        ("driver", "try 1"),
+        ("host:7", "first"),
+    ]
+    assert "None: its tasks have logged nothing" in text_of(record, 2, plan, log=log)
+
+
+def test_long_log_is_followed_in_part() -> None:
+    record = samples.record(3)
+    stage = record["stages"][1]["stage"]
+    log = [
+        {"time": at, "level": "INFO", "stage": stage, "worker": "h:1", "text": f"{at} {'x' * 500}"} for at in range(40)
+    ]
+    text = text_of(record, 1, log=log)
+    followed, _, before = text.partition("<h2>Log</h2>")[2].partition("<details>")
+    assert 10_000 < len(followed) < UPDATE_BYTES
+    assert followed.count("<pre>") + before.count("<pre>") == 40
+
+
+def test_link_to_spark_is_that_of_the_newest_tasks() -> None:
+    record = samples.record(3, samples.now())
+    of = {"tasks": 1, "seconds": [0.1] * 3, "elements": [1] * 3, "slowest": [], "spark_stage": 81}
+    tasks = {"micro_batch": 41, "time": samples.NOW, "stages": {record["stages"][1]["stage"]: of}}
+    address = "http://127.0.0.1:4040"
+    assert stage_of(record, None, 1, tasks, address).spark == f"{address}/stages/stage/?id=81&attempt=0"
+    ended = {**record, "ended": {"state": "DONE", "why": ""}}
+    for other in (
+        stage_of(record, None, 2, tasks, address),
+        stage_of(record, None, 1, None, address),
+        stage_of(record, None, 1, tasks, ""),
+        stage_of(
+            record, None, 1, {**tasks, "stages": {record["stages"][1]["stage"]: {**of, "spark_stage": None}}}, address
+        ),
+        stage_of(ended, None, 1, tasks, address),
+    ):
+        assert other.spark == ""
 
 
 def test_failing_stage_shows_its_error() -> None:

@@ -49,7 +49,7 @@ def test_bounded_job_has_a_graph_with_its_progress() -> None:
         "",
     ]
     assert 'class="live busy-3" id="g-s1-more"' in text
-    # An earlier server does not send the plan.
+    # A job that starts has no plan yet.
     assert "No graph" in client(Fixed(job)).get("/job/a").text
 
 
@@ -67,6 +67,22 @@ def test_stages_of_ended_job_keep_their_figures() -> None:
     # The server was killed: the record is of before.
     rows = [*states.batch_rows({"stages": [asdict(stage) for stage in STAGES]}, live=False)]
     assert [row.state.text for row in rows] == ["done", "stopped", "not run"]
+
+
+def test_bounded_job_has_the_log_of_its_tasks_and_links_to_spark() -> None:
+    log = [{"time": 5, "level": "WARNING", "stage": "Count", "worker": "host:7", "text": f"odd {EVIL}"}]
+    stages = [asdict(replace(stage, spark_stage=3 * number)) for number, stage in enumerate(STAGES)]
+    progress = {"stages": stages, "log": log, "spark": "http://127.0.0.1:4040"}
+    job = Listed("a", "a at h", None, state="RUNNING", progress=progress)
+    text = client(Fixed(job)).get("/job/a").text
+    assert "<td>WARNING</td><td>Count, host:7</td><td><pre>odd &lt;script" in text
+    assert re.findall(r"stages/stage/\?id=(\d+)", text) == ["0", "3", "6"]
+    # Spark's page may have ended with the job. Only an address of the web is a link.
+    for other in (replace(job, state="DONE"), replace(job, progress={**progress, "spark": "javascript:alert(1)//"})):
+        page = client(Fixed(other)).get("/job/a").text
+        assert "odd &lt;script" in page
+        assert "stages/stage" not in page
+    assert "no task that has ended has logged anything" in client(Fixed(batch(*STAGES))).get("/job/a").text
 
 
 def test_unknown_figures_of_running_stage_say_why() -> None:

@@ -11,8 +11,11 @@ import pytest
 from apache_beam.metrics import monitoring_infos
 
 from arcbeam.errors import JobNotFoundError
+from arcbeam.model.rows import LogLine
 from arcbeam.runner.job import Message
 from arcbeam.runner.ownpage import OwnService, details_of
+from arcbeam.runner.stagelog import StageLog
+from arcbeam.spark.sparkpage import SparkPage
 
 _LEVELS = (logging.WARNING, logging.ERROR)
 
@@ -30,6 +33,7 @@ class Bounded:
 
     def __init__(self) -> None:
         self.end = threading.Event()
+        self.lines, self.spark_page = StageLog({}), SparkPage()
 
     def messages(self) -> list[Message]:
         return [Message(1.5, logging.INFO, "first"), *(Message(2.0, level, "long" * 300) for level in _LEVELS)]
@@ -70,6 +74,16 @@ def test_details_are_messages_and_metrics_of_the_user(of_folder: bool) -> None:
     assert [len(each["text"]) for each in details["messages"]] == [5, *([1000 if of_folder else 1200] * 2)]
     words = {"kind": "counters", "step": "Count", "namespace": "ns", "name": "words", "value": 7}
     assert details["metrics"] == [words], "the value is the committed one"
+    assert (details["log"], details["spark"]) == ([], "")
+
+
+def test_details_have_the_log_and_the_page_of_spark() -> None:
+    job = Bounded()
+    job.lines.add("Count", "host:7", [LogLine(5, "INFO", "counted")])
+    job.spark_page.address = "http://host:4040"
+    details = details_of(job)  # type: ignore[arg-type]  # not asked to do anything
+    assert [each["text"] for each in details["log"]] == ["counted"]
+    assert details["spark"] == "http://host:4040"
 
 
 def test_cancel_answers_before_the_end_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ class StageProgress:
         rounds: of a splittable stage: the rounds that have begun; 1 for other stages.
         live: whether running tasks report. Otherwise figures come when the Spark job of the stage ends, and a stage
             whose tasks wait for a free core is "running", too.
+        spark_stage: the id of Spark's last stage that ran its tasks; None: unknown.
     """
 
     stage: str
@@ -64,6 +65,7 @@ class StageProgress:
     seconds: float = 0.0
     rounds: int = 1
     live: bool = True
+    spark_stage: int | None = None
 
 
 def line(progress: JobProgress, seconds: float, width: int) -> str:

@@ -141,6 +141,20 @@ class Passed:
         self.total += other.total
 
 
+class LogLine(NamedTuple):
+    """A line that a task has logged.
+
+    Attributes:
+        time: microseconds since 1970.
+        level: its name.
+        text: of limited length.
+    """
+
+    time: int
+    level: str
+    text: str
+
+
 @dataclass(slots=True)
 class BundleReport:
     """The report of the bundles of one stage in one task, when the task succeeds.
@@ -166,6 +180,8 @@ class BundleReport:
         needs_teardown: its worker holds DoFns whose teardown does something.
         graceful: names of its DoFns that have `GracefulShutdown`; the worker holds these.
         sampled: it has taken samples of its outputs.
+        lines: what it has logged, of limited number.
+        spark_stage: the id of Spark's stage that ran the task; None: unknown.
     """
 
     stage: str
@@ -188,6 +204,8 @@ class BundleReport:
     needs_teardown: bool = False
     graceful: tuple[str, ...] = ()
     sampled: bool = False
+    lines: list[LogLine] = field(default_factory=list)
+    spark_stage: int | None = None
 
     def to_row(self) -> Row:
         """Return the row that carries it; it goes to shard 0, before all data."""

@@ -205,12 +205,15 @@ class Pages:
             return self._missing("job")
         if (record := found.record) is None and found.state:
             rows = None if found.progress is None else list(states.batch_rows(found.progress, states.is_live(found)))
+            followed, before = details.log_rows((found.progress or {}).get("log", ()))
             of = {
                 "graph": self._progress_graph(found, rows or ()),
                 "row": states.row_of(found),
                 "duration": states.duration(found),
                 "stages": rows,
                 "why": found.why,
+                "log": followed,
+                "before": before,
                 "control": links(found),
             }
             return Shown("batch.html", states.is_live(found), of, data=lambda: asdict(found))
@@ -287,17 +290,23 @@ class Pages:
         record = None if found is None else found.record
         if found is None or record is None or number >= len(record["stages"]):
             return self._missing("stage")
-        row, tasks = states.row_of(found), self._source.tasks(id)
+        row, tasks, of = states.row_of(found), self._source.tasks(id), self._details.get(id) or {}
+        page = stagepage.stage_of(record, _plan(self._source.plan(id)), number, tasks, of.get("spark", ""))
+        log, messages = of.get("log", ()), of.get("messages", ())
+        followed, before = details.log_rows(log, messages, page.name, [name for name, _ in page.transforms])
         values = {
             "row": row,
             # Without contact, nothing is known now of the stage of a job that ran.
             "contact": not states.is_unknown(found),
             "quiet": bool(views.without_driver(record)),
-            "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number, tasks),
+            "stage": page,
+            "log": followed,
+            "before": before,
             "number": number,
             "no_samples": samplepages.refused(found),
         }
-        data = {"stage": record["stages"][number], "tasks": tasks}
+        lines = [each for each in log if each["stage"] == page.name]
+        data = {"stage": record["stages"][number], "tasks": tasks, "log": lines}
         return Shown("stage.html", states.is_live(found), values, data=lambda: data)
 
     def details(self, request: Request) -> Shown:

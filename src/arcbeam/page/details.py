@@ -1,11 +1,11 @@
-"""What the page shows of a job on request: options, user metrics, messages, savepoints.
+"""What the page shows of a job on request: options, user metrics, messages, savepoints, the log of its tasks.
 
 Owns the choice and the words. Returns plain text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ _ROW: Final = 150
 """The characters of a message's row besides its text, about."""
 _FOLLOWED: Final = 12_000
 """The characters of the messages that an open page follows, about: an update is small."""
+
+_URGENT: Final = frozenset({"WARNING", "ERROR"})
 
 _KINDS: Final = {
     "counters": "counter",
@@ -41,11 +43,16 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message."""
+    """A message, or a line of the log of a stage.
+
+    Attributes:
+        place: the worker, or the driver, that logged it; "" for a message.
+    """
 
     time: Cell
     level: str
     text: str
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +101,36 @@ def message_rows(details: Record, ended: Record | None = None) -> tuple[list[Mes
     if ended and ended["why"] and not any(ended["why"] in each["text"] for each in found):
         when = max((ended.get("time") or 0, *(each["time"] for each in found)))
         found.append({"time": when, "level": "ERROR", "text": ended["why"]})
-    rows = [
-        MessageRow(Cell("", shown(each["time"]), each["time"]), each["level"], each["text"]) for each in reversed(found)
+    return _followed([_row(each) for each in reversed(found)])
+
+
+def log_rows(
+    log: Iterable[Record], messages: Iterable[Record] = (), stage: str = "", transforms: Iterable[str] = ()
+) -> tuple[list[MessageRow], list[MessageRow]]:
+    """Return what tasks have logged, and the warnings of the driver about their stage, as `message_rows` does.
+
+    Args:
+        log: the lines of a job's tasks; see `arcbeam.runner.stagelog`.
+        messages: of the job.
+        stage: the stage; "": all stages, whose names are in the rows.
+        transforms: of the stage.
+    """
+    quoted = [f"'{name}'" for name in (stage, *transforms)] if stage else []
+    found = [(each, each["worker"] if stage else f"{each['stage']}, {each['worker']}") for each in log]
+    found = [(each, place) for each, place in found if stage in ("", each["stage"])]
+    found += [
+        (each, "driver")
+        for each in messages
+        if each["level"] in _URGENT and any(name in each["text"] for name in quoted)
     ]
+    return _followed([_row(each, place) for each, place in sorted(found, key=lambda of: -of[0]["time"])])
+
+
+def _row(of: Record, place: str = "") -> MessageRow:
+    return MessageRow(Cell("", shown(of["time"]), of["time"]), of["level"], of["text"], place)
+
+
+def _followed(rows: list[MessageRow]) -> tuple[list[MessageRow], list[MessageRow]]:
     size = 0
     for at, row in enumerate(rows):
         size += len(row.text) + _ROW

@@ -56,7 +56,7 @@ class Listed:
         started: since when it ran first, in microseconds since 1970; 0: unknown, or not asked for.
         why: the error with which it ended; "" if there is none.
         progress: of a bounded job: `stages`, each as `arcbeam.console.progressline.StageProgress`, and perhaps its
-            `plan`, as `arcbeam.explain.as_json`; None for other jobs.
+            `plan`, as `arcbeam.explain.as_json`, and `log`; None for other jobs.
         silent: all of this is from this many seconds ago, and since then there is no contact with its service; None: it
             is of now.
     """
@@ -133,8 +133,9 @@ class Source(Protocol):
 
         Returns:
             `options`, by plain names and without secrets, `defaults` (the names of those with their default),
-            `messages`, `metrics` (see `arcbeam.jobs.overview`), and `savepoints`: each as
-            `arcbeam.store.log.inspection.SavepointReport`, with its `path`. Each may be missing.
+            `messages`, `log` (see `arcbeam.runner.stagelog`), `spark` (the address of Spark's page), `metrics` (see
+            `arcbeam.jobs.overview`), and `savepoints`: each as `arcbeam.store.log.inspection.SavepointReport`, with its
+            `path`. Each may be missing.
         """
         return None
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from arcbeam.model.plan import Plan
 from arcbeam.page.sources import Record
-from arcbeam.page.views import Cell, earliest, gap, stage_with, without_driver
+from arcbeam.page.views import Cell, earliest, gap, spark_page, stage_with, without_driver
 from arcbeam.streaming.status.headline import Headline, causes_of, failing, headline_of, stopped
 from arcbeam.streaming.status.words import backlog_shown, bytes_shown, shown
 
@@ -46,6 +46,7 @@ class StagePage:
         waiting: restrictions, timers and blocked elements.
         state: its state.
         tasks: what is known of the tasks that ran it.
+        spark: the address of Spark's page of these tasks; "" if there is none.
         errors: failures of its micro-batches that are being retried, and the error with which the job ended.
     """
 
@@ -59,10 +60,11 @@ class StagePage:
     waiting: Sequence[Fact]
     state: Sequence[Fact]
     tasks: Sequence[Fact]
+    spark: str
     errors: Sequence[str]
 
 
-def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | None = None) -> StagePage:
+def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | None = None, spark: str = "") -> StagePage:
     """Return the page of a stage.
 
     Args:
@@ -70,6 +72,7 @@ def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | Non
         plan: its plan; None: unknown.
         number: the index of the stage in the status.
         tasks: figures of its tasks, as `arcbeam.streaming.status.taskfigures.task_record`; None: unknown.
+        spark: the address of Spark's page; "": unknown.
     """
     stage = record["stages"][number]
     name = stage["stage"]
@@ -78,6 +81,7 @@ def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | Non
         why = "The job's folder has no plan. A driver writes it when it starts." if plan is None else _OTHER_PLAN
     else:
         why = "" if drawn.transforms else "None: it passes elements on."
+    ran = (tasks or {}).get("stages", {}).get(name, {})
     causes = [cause for cause in causes_of(record)[1] if name in (cause["stage"], *cause["stages"])]
     held = [cause for cause in causes if cause["kind"] != "driver"]
     return StagePage(
@@ -91,6 +95,7 @@ def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | Non
         list(_waiting(stage)),
         list(_state(stage)),
         list(_tasks(record, stage, tasks)),
+        spark_page("" if without_driver(record) else spark, ran.get("spark_stage")),
         [*_errors(record, name, plan, causes)],
     )
 

@@ -21,7 +21,11 @@ _TERMINAL: Final = frozenset({"DONE", "DRAINED", "FAILED", "CANCELLED"})
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A stage of a bounded job."""
+    """A stage of a bounded job.
+
+    Attributes:
+        spark: the address of Spark's page of its tasks; "" if it is unknown, or perhaps gone with the job.
+    """
 
     name: str
     state: Cell
@@ -30,6 +34,7 @@ class BatchRow:
     elements: Cell
     retries: Cell
     seconds: Cell
+    spark: str
 
     @property
     def line(self) -> str:
@@ -148,6 +153,7 @@ def batch_rows(progress: Mapping[str, Any], live: bool) -> Iterator[BatchRow]:
             unknown or Cell(f"{stage['retries']:,}", "tries of its tasks after the first"),
             unknown
             or Cell(long_shown(stage["seconds"]) if stage["seconds"] >= 10 else f"{stage['seconds']:.2f} s", _SUM),
+            views.spark_page(progress.get("spark", "") if live else "", stage["spark_stage"]),
         )
 
 

@@ -164,6 +164,18 @@ def stage_with(name: str, transforms: Mapping[str, str]) -> str:
     return next((transforms[each] for each in (*above, *inside) if each in transforms), "")
 
 
+def spark_page(address: str, stage: int | None) -> str:
+    """Return the address of Spark's page of one of its stages; "" if it is unknown.
+
+    Args:
+        address: of Spark's page; "": unknown.
+        stage: its id in Spark; None: unknown.
+    """
+    # SUBTLE: PySpark does not say which attempt of its stage a task belongs to. Almost always it is the first.
+    is_known = address.startswith(("http://", "https://")) and stage is not None
+    return f"{address}/stages/stage/?id={stage}&attempt=0" if is_known else ""
+
+
 def figures(record: Record, growth: float | None = None) -> Iterator[tuple[str, Cell]]:
     """Yield the names and values of a job's figures.
 

@@ -14,7 +14,7 @@ import time
 import uuid
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -31,19 +31,22 @@ from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model import texts
 from arcbeam.model.plan import Plan
-from arcbeam.model.rows import MOST_SHARDS, BundleReport
+from arcbeam.model.rows import MOST_SHARDS, BundleReport, LogLine
 from arcbeam.monitoring import tracing
 from arcbeam.monitoring.prometheus import Counter, Exposed, exposing, label_of
 from arcbeam.options import LEAST_SHARDS, ArcbeamOptions, given
 from arcbeam.runner.asking import Asking
 from arcbeam.runner.jobgraph import StoredJobGraph
 from arcbeam.runner.ownpage import details_of, own_page
+from arcbeam.runner.stagelog import StageLog
 from arcbeam.spark import daemon
 from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.remote import impatient
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, open_session, pooled, prepared
+from arcbeam.spark.sparkpage import SparkPage
 from arcbeam.spark.streaming import streamingjob
+from arcbeam.spark.tasks.lostattempts import LeftLines
 from arcbeam.store.blobs.backends import shown
 from arcbeam.store.blobs.errors import FencedError
 from arcbeam.store.blobs.private import own_folder
@@ -92,6 +95,8 @@ class Job(JobListener):
     Attributes:
         id: unique among the jobs of a process. A job that another process resumes has another id, or its server's.
         name: of the job, for people: each line of the log begins with it.
+        lines: what its tasks have logged last.
+        spark_page: Spark's own page.
         on_sigterm: what a SIGTERM to the process does to the job.
         sigterm_seconds: how long that may take.
 
@@ -123,6 +128,9 @@ class Job(JobListener):
         self._run: BatchRun | streamingjob.StreamRun | None = None
         self._started, self._streaming = time.monotonic(), False
         self._messages: deque[Message] = deque(maxlen=_MESSAGES)
+        # A bounded job's page knows its stages by name.
+        self.lines = StageLog({stage.id: stage.name for stage in plan.stages} if plan.bounded else {})
+        self.spark_page = SparkPage()
         self._cancelled = threading.Event()
         self._begun = threading.Event()
         self._ended = threading.Event()
@@ -166,6 +174,7 @@ class Job(JobListener):
         claim = None if options.keep_job_temp else Claim(location)
         try:
             with self._patience(), prepared(self._spark), pooled(self._spark, self._run_id):
+                self.spark_page.find(self._spark)
                 settings = Settings(
                     shards=options.shards
                     or self._shards
@@ -210,6 +219,9 @@ class Job(JobListener):
             raise driver.lost(self._spark, e) or e  # noqa: B904
         finally:
             self._ended.set()
+            if self._plan.bounded:
+                for each in LeftLines(location).new():
+                    self.logged(*each)
             if not options.keep_job_temp:
                 location.delete_all()
             if claim is not None:
@@ -385,16 +397,19 @@ class Job(JobListener):
 
         Returns:
             `status` of a streaming job, as `as_record`, or None; `progress` of a bounded job: `stages`, each as
-            `StageProgress`, and its `plan`, or None; `folder` of a job that keeps its state, for people, or "".
+            `StageProgress`, its `plan`, `log` and `spark`, or None; `folder` of a job that keeps its state, for people,
+            or "".
         """
         run, status = self._run, self.status()
         if status is not None and not whole:
             status = replace(status, stages=())
         stages = [asdict(stage) for stage in run.stages()] if isinstance(run, BatchRun) else []
-        plan = {"plan": as_json(self._plan)} if whole and stages else {}
+        more = {}
+        if whole and stages:
+            more = {"plan": as_json(self._plan), "log": self.lines.newest(), "spark": self.spark_page.address}
         return {
             "status": None if status is None else as_record(status),
-            "progress": {"stages": stages, **plan} if self._plan.bounded else None,
+            "progress": {"stages": stages, **more} if self._plan.bounded else None,
             "folder": self.folder(),
         }
 
@@ -425,7 +440,14 @@ class Job(JobListener):
     @override
     def reported(self, report: BundleReport) -> None:
         _repeat_warnings(report)
+        self.logged(report.stage, report.worker, report.lines)
+        # A bounded job keeps its reports.
+        report.lines = []
         self._listener.reported(report)
+
+    @override
+    def logged(self, stage: str, worker: str, lines: Sequence[LogLine]) -> None:
+        self.lines.add(stage, worker, lines)
 
     @override
     def streaming(self, line: str) -> None:

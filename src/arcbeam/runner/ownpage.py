@@ -19,6 +19,8 @@ from arcbeam.errors import JobNotFoundError
 from arcbeam.jobs.metrics import JobMetrics, metrics_record
 from arcbeam.jobs.option_forms import shown_options
 from arcbeam.runner.asking import Asking
+from arcbeam.runner.stagelog import StageLog
+from arcbeam.spark.sparkpage import SparkPage
 from arcbeam.store.log.requests import Asked
 
 _ANSWER_SECONDS = 10.0
@@ -36,6 +38,8 @@ class Shown(Protocol):
 
     id: str
     name: str
+    lines: StageLog
+    spark_page: SparkPage
 
     @property
     def state(self) -> str:
@@ -61,7 +65,8 @@ class Shown(Protocol):
 
 
 def details_of(job: Shown, *, of_folder: bool = False) -> dict[str, Any]:
-    """Return the newest messages of a job, and its user metrics: `messages` and `metrics`, as JSON's values.
+    """Return what is shown of a job on request: its newest `messages`, the `log` of its tasks, its user `metrics`, and
+    the address of Spark's page (`spark`), as JSON's values.
 
     Args:
         job: the job.
@@ -77,6 +82,8 @@ def details_of(job: Shown, *, of_folder: bool = False) -> dict[str, Any]:
             }
             for each in job.messages()[-number:]
         ],
+        "log": job.lines.newest(),
+        "spark": job.spark_page.address,
         "metrics": metrics_record(JobMetrics(job.metrics(), True, job.attempted())),
     }
 

@@ -31,7 +31,7 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.model.interfaces import StateView
-from arcbeam.model.rows import BundleReport
+from arcbeam.model.rows import BundleReport, LogLine
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
@@ -280,6 +280,9 @@ class JobListener:
 
     def reported(self, report: BundleReport) -> None:
         """A stage's bundles in a task have reported, and their micro-batch is committed."""
+
+    def logged(self, stage: str, worker: str, lines: Sequence[LogLine]) -> None:
+        """Attempts of a stage's tasks that failed have logged these lines. Reports have those of all others."""
 
     def streaming(self, line: str) -> None:
         """A micro-batch is committed."""

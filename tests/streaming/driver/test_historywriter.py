@@ -106,6 +106,19 @@ def test_metrics_and_messages_are_written_with_tasks_and_at_the_end() -> None:
     assert details_in(driver.blobs) == {"messages": ["one", "two"]}
 
 
+@pytest.mark.contract("PAGE-05")
+def test_messages_are_written_soon_after_a_failure() -> None:
+    driver = Driver(MemoryBlobs())
+    of: dict[str, Any] = {"aside": at_once, "layout": LAYOUT, "details": lambda: {"messages": ["a worker died"]}}
+    writer = HistoryWriter(driver.blobs, driver.log, driver, lambda: driver.seconds, **of)
+    driver.seconds += 3600
+    writer.beat()
+    writer.handled(MicroBatchFailed(driver.now(), 1, 0, "a worker died", True))
+    driver.seconds += 6
+    writer.beat()
+    assert details_in(driver.blobs) == {"messages": ["a worker died"]}
+
+
 def test_no_micro_batch_is_lost_between_samples() -> None:
     driver = Driver(MemoryBlobs())
     driver.run(50)

@@ -110,6 +110,7 @@ class StageTasks:
             sum(each.seconds for each in reports) + sum(each.seconds for each in unreported),
             self._round.get(id, 1),
             live,
+            max((each.spark_stage for each in reports if each.spark_stage is not None), default=None),
         )
 
     def unfinished(self, progress: Sequence[StageProgress], failed: Collection[str]) -> list[StageProgress]:

@@ -238,6 +238,7 @@ class LevelTask:
             yield from batches_of(packing(rows.drain(), Packer(on=job.settings.packed_blobs)), SCHEMA)
             thread.join()
         if thread.error is not None:
+            lostattempts.leave_lines(self.location, f"{self.level}-{run.task}", worker_name())
             run.failed(thread.error, thread.step)
             lost = None
             if isinstance(thread.error, SdkWorkerLostError) and not isinstance(thread.error, SdkWorkerNotStartedError):
@@ -305,8 +306,10 @@ class _Run:
         self._of, self._here, self._job, self._batches, self._rows = of, job, job.job, batches, rows
         context = TaskContext.get()
         self.task = context.partitionId() if context else 0
+        self._spark_stage = context.stageId() if context else None
         self.of = lostattempts.TaskRun(of.order.plan.micro_batch, of.order.plan.attempt, level, self.task)
         self._code: LevelCode | None = None
+        self._opening = ""
         self._bundles: Sequence[BundleReport] = ()
         self._sampling = Sampling(of.samples, job.job.id, level, self.task, job.files.blobs)
 
@@ -339,6 +342,7 @@ class _Run:
         workerlog.at(job.id, f"micro-batch {plan.micro_batch}, level {self._level}")
         for each in of.confirmed:
             callbacks.confirm(job.id, each)
+        workerlog.task_lines.begin(lambda: self._opening or self.stage, physical.layout.tasks[self._level])
         name = f"{plan.micro_batch}.{plan.attempt}.{self._level}.{self.task}.{uuid.uuid4().hex[:8]}"
         running = here.running(Attempt(job.name, plan.micro_batch, (self._level, self.task), name))
         with running, warnings.catch_warnings(record=True) as caught:
@@ -386,15 +390,21 @@ class _Run:
         assert self._code is not None
         self._bundles = self._code.end()
         for report in self._bundles:
-            report.worker = worker_name()
+            report.worker, report.spark_stage = worker_name(), self._spark_stage
+            report.lines = workerlog.task_lines.taken(report.stage)
+        workerlog.task_lines.end()
         self._sampling.mark(self._bundles)
 
     def _open(self, stage: str) -> TaskStage:
-        if not self._sampling.wants(stage):
-            return self._kept_open(stage, stage)
-        if self._job.physical.stages[stage].remote is None:
-            return self._sampling.opened(stage, partial(self._kept_open, stage, sampled=True))
-        return self._sampling.begun(stage, self._kept_open(stage, stage))
+        self._opening = stage
+        try:
+            if not self._sampling.wants(stage):
+                return self._kept_open(stage, stage)
+            if self._job.physical.stages[stage].remote is None:
+                return self._sampling.opened(stage, partial(self._kept_open, stage, sampled=True))
+            return self._sampling.begun(stage, self._kept_open(stage, stage))
+        finally:
+            self._opening = ""
 
     def _kept_open(self, stage: str, key: Hashable, *, sampled: bool = False) -> TaskStage:
         job = self._job

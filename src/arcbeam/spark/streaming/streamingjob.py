@@ -46,6 +46,7 @@ from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.cluster import SparkCluster
 from arcbeam.spark.streaming.leveltask import StreamingJob, give
 from arcbeam.spark.streaming.pace import machine_settings
+from arcbeam.spark.tasks.lostattempts import LeftLines
 from arcbeam.store.blobs.backends import check_owner, open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
@@ -81,7 +82,7 @@ from arcbeam.streaming.status.status import (
     with_trouble,
 )
 from arcbeam.streaming.status.taskheartbeats import Heard
-from arcbeam.streaming.status.tries import deadly_try, failed_try
+from arcbeam.streaming.status.tries import ATTEMPT, deadly_try, failed_try
 from arcbeam.translate.teststream import events_of
 
 _LOG = logging.getLogger("arcbeam.streaming")
@@ -159,6 +160,7 @@ class StreamRun(Sinks, Watch):
         self._cluster: SparkCluster | None = None
         # Warnings of publishing, sweeping and repeated attempts, from any thread.
         self._warnings: SimpleQueue[Sequence[str]] = SimpleQueue()
+        self._left_lines = LeftLines(location)
         self._blobs: DurableBlobs | None = None
         # Why the current micro-batch is retried.
         self._trouble: Trouble | None = None
@@ -414,6 +416,8 @@ class StreamRun(Sinks, Watch):
                 self._ran = bool(command.reports)
         if isinstance(event, MicroBatchReported):
             self._took = event.took
+        if isinstance(event, MicroBatchFailed):
+            self._pass_lines()
         if isinstance(event, MicroBatchFailed) and event.again and self._machine.phase is Phase.RUNNING:
             self._note_trouble(event)
         if not isinstance(event, CommitDecided) or self._machine.head is None:
@@ -431,6 +435,11 @@ class StreamRun(Sinks, Watch):
             self._listener.streaming(line)
         for report in reports:
             self._listener.reported(report)
+
+    def _pass_lines(self) -> None:
+        """Pass on what attempts that failed have logged."""
+        for each in self._left_lines.new():
+            self._listener.logged(*each)
 
     def _note_trouble(self, event: MicroBatchFailed) -> None:
         """Record why a micro-batch is retried, for `arcbeam status`."""
@@ -466,6 +475,8 @@ class StreamRun(Sinks, Watch):
         self._listener.warned(text)
         if self._history is not None:
             self._history.warned(text)
+        if text.startswith(ATTEMPT):
+            self._pass_lines()
 
     @override
     def swept(self, swept: Swept | StoreError) -> None:

@@ -1,7 +1,8 @@
-"""Attempts of a streaming job's tasks that failed, after which Spark ran the tasks again.
+"""Attempts of tasks that failed: why, if Spark ran the task of a streaming job again, and what they have logged.
 
-Owns both sides: what a failed attempt leaves for the next one, which reports it, and what the driver says of it. Spark
-does not report such attempts. While none fails, this costs nothing. Imports no Spark, because both sides use it.
+Owns both sides: what a failed attempt leaves for the next one, which reports it, or for the driver, and what the driver
+says of it. Spark does not report such attempts. While none fails, this costs nothing. Imports no Spark, because both
+sides use it.
 
 If Spark runs a whole stage again, as after the loss of an executor with a shuffle, attempts begin with number 0, and
 are not reported: PySpark's `TaskContext` does not have the number of the stage's attempt.
@@ -12,20 +13,38 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from arcbeam.errors import ArcbeamError
 from arcbeam.model import texts
+from arcbeam.model.rows import LogLine
 from arcbeam.sizes import threshold
 from arcbeam.spark.tasks.blackbox import death_at
+from arcbeam.spark.tasks.workerlog import task_lines
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.streaming.status.tries import failed_attempt, more_attempts, on_host
 
 _MOST: Final = threshold(4)
 """Attempts of a micro-batch that get a line each."""
+_LOGS: Final = "logs/"
 _UNKNOWN: Final = "the reason is unknown; perhaps its executor was lost"
+
+
+class StageLines(NamedTuple):
+    """Lines that a task of a stage has logged.
+
+    Attributes:
+        stage: its id.
+        worker: "host:pid" of the Python worker.
+        lines: the lines.
+    """
+
+    stage: str
+    worker: str
+    lines: Sequence[LogLine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +101,43 @@ def earlier(location: JobLocation, of: TaskRun, number: int) -> tuple[str, ...]:
     return tuple((whys + [""] * number)[:number])
 
 
+def leave_lines(location: JobLocation, task: str, worker: str) -> None:
+    """Leave the lines of a failed attempt for the driver. Never raises: they are only for display.
+
+    Args:
+        location: the job's location.
+        task: a name of the task that its other attempts share, so that there are never more files than tasks.
+        worker: the name of this process.
+    """
+    found = {stage: task_lines.taken(stage) for stage in task_lines.stages()}
+    if not found or (location.folder is not None and not location.folder.exists()):
+        return  # nothing to leave, or the job has ended
+    with contextlib.suppress(ArcbeamError, OSError):
+        location.put_bytes(f"{_LOGS}{task}", json.dumps([uuid.uuid4().hex, worker, found]).encode())
+
+
 # On the driver.
+
+
+class LeftLines:
+    """What failed attempts of tasks have left.
+
+    Args:
+        location: the job's location.
+    """
+
+    def __init__(self, location: JobLocation) -> None:
+        self._location, self._seen = location, dict[str, str]()
+
+    def new(self) -> Iterator[StageLines]:
+        """Yield what is new. Never raises."""
+        with contextlib.suppress(ArcbeamError, OSError, ValueError):
+            for name in self._location.list(_LOGS):
+                id, worker, found = json.loads(self._location.get_bytes(name))
+                if self._seen.get(name) != id:
+                    self._seen[name] = id
+                    for stage, lines in found.items():
+                        yield StageLines(stage, worker, [LogLine(*line) for line in lines])
 
 
 def warnings(location: JobLocation, tasks: Iterable[tuple[TaskRun, tuple[str, ...]]]) -> list[str]:

@@ -23,7 +23,7 @@ from arcbeam.model.plan import Stage
 from arcbeam.model.rows import REPORT, BundleReport, Row
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
-from arcbeam.spark.tasks import failure, workerlog
+from arcbeam.spark.tasks import failure, lostattempts, workerlog
 from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
@@ -92,6 +92,7 @@ class StageTask:
         yield from arrow(outbox.drain(), Packer(on=self.settings.packed_blobs))
         thread.join()
         if thread.error is not None:
+            lostattempts.leave_lines(self.location, f"{self.stage.id}-{run.report.shard}", worker_name())
             # All stages of the job, because Spark ends the worker of a failed task.
             open_stages.close_job(self.job)
             raise self._escaped(thread.error, thread.step) from None
@@ -184,6 +185,7 @@ class _Run:
         self._partition = context.partitionId() if context else 0
         self._attempt = context.taskAttemptId() if context else 0
         self._retries = context.attemptNumber() if context else 0
+        self._spark_stage = context.stageId() if context else None
         self.report = BundleReport(stage=task.stage.id, shard=self._partition)
         self._stage: Any = None
 
@@ -197,6 +199,7 @@ class _Run:
         task.versions.check()
         workerlog.at("", "")  # the worker's previous task may be of the same stage
         workerlog.at(task.job, task.stage.id)
+        workerlog.task_lines.begin(lambda: task.stage.id, task.settings.shards)
         token = f"{task.stage.id}.{self._partition}.{self._attempt}.{uuid.uuid4().hex[:8]}"
         order = (task.round, self._partition) if task.round else (self._partition,)
         with here.running(Attempt(task.job, 0, order, token)):
@@ -217,6 +220,9 @@ class _Run:
         self.report = stage.run(self._input, self._outbox, self._partition, side_writer)
         self.report.attempt, self.report.retries = self._attempt, self._retries
         self.report.worker, self.report.seconds = worker_name(), workerlog.ended()
+        self.report.spark_stage = self._spark_stage
+        self.report.lines = workerlog.task_lines.taken(task.stage.id)
+        workerlog.task_lines.end()
 
     def finalize(self) -> None:
         """Run finalization callbacks: Spark has received the task's output."""

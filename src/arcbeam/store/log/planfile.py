@@ -1,11 +1,11 @@
-"""The files with a job's plan, figures of its tasks, metrics and messages, in its folder: what people see on its page.
+"""The files with a job's plan, its tasks' figures and log, metrics and messages, in its folder, for people.
 
 Owns the format: a header as a manifest's, then JSON. They inform people; nothing that runs a job reads them, so an
 unreadable file counts as none. Must not know what the records mean.
 
     plan        of the driver that started last
     tasks       of a recent micro-batch
-    details     user metrics and messages of the driver that started last
+    details     user metrics, messages and log of the tasks of the driver that started last
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Writes for people what no commit needs: at the start a job's plan, every ten seconds figures of its tasks, user
-metrics and messages, and its figures over time: in the first minute several times, then about once a minute.
+"""Writes for people what no commit needs: at the start a job's plan, every ten seconds figures and log of its tasks,
+user metrics and messages, and its figures over time: in the first minute several times, then about once a minute.
 
 Owns the intervals, and keeps the figures in memory. The files are outside the commit: if they are lost or cannot be
 written, the job continues. Must not know what they mean.
@@ -238,5 +238,6 @@ class HistoryWriter:
             self._warned = True
         finally:
             self._writing = False
+        self._put_details(self._blobs)
         self._earliest = began + (self._seconds() - began) / _WRITE_SHARE
         self._due = max(began + self._pause, self._earliest)

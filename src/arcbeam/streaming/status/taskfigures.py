@@ -28,7 +28,8 @@ def task_record(micro_batch: int, now: int, reports: Sequence[BundleReport], lay
     Returns:
         JSON values: `micro_batch`, `time`, and `stages`: for each stage `tasks` (their number), `seconds` and
         `elements` (least, median and greatest of its tasks), and `slowest`: `task`, `shards` (first and last),
-        `seconds`, `elements` and `worker`. A task runs all stages of its level, and its time is that of all.
+        `seconds`, `elements` and `worker`, and `spark_stage`: the id of Spark's stage that ran them, or None. A task
+        runs all stages of its level, and its time is that of all.
     """
     levels = {placed.name: placed.level for placed in layout.stages}
     by_stage: dict[str, list[BundleReport]] = {}
@@ -45,6 +46,7 @@ def _stage(reports: Sequence[BundleReport], layout: Layout, level: int) -> Mappi
         "tasks": len(reports),
         "seconds": [round(each, 3) for each in _spread([report.seconds for report in reports])],
         "elements": _spread([report.elements_in for report in reports]),
+        "spark_stage": max((report.spark_stage for report in reports if report.spark_stage is not None), default=None),
         "slowest": [
             {
                 "task": report.shard,
