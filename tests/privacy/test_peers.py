@@ -86,5 +86,8 @@ def test_root_is_admitted_by_each_user(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not admitted((0, 0)), "a socket that is closed"
     assert not admitted()
     assert not is_own_process("unix:", 8080)
+    monkeypatch.setattr(peers, "_TABLES", (table, tmp_path / "missing"))
+    assert admitted((0, 7)), "a machine without IPv6"
+    assert not admitted()
     monkeypatch.setattr(peers, "_TABLES", (tmp_path / "missing",))
     assert is_own_process("ipv4:127.0.0.1:40000", 8080), "the system does not tell"

@@ -74,6 +74,7 @@ def test_scan_passes_over_many_deleted_keys() -> None:
     keys = [i.to_bytes(2, "big") for i in range(3000)]
     view = MemoryView(dict.fromkeys(keys, b""))
     assert len(list(view.scan(b""))) == 3000
+    assert [next(view.scan(key))[0] for key in keys] == keys
     for key in keys[:2000]:
         view.delete(key)
     assert [key for key, _ in view.scan(b"")] == keys[2000:]

@@ -55,6 +55,12 @@ def test_same_labels_need_no_match() -> None:
     assert relabelling(detector("54a7b9"), detector("54a7b9")) == Relabelling()
 
 
+def test_random_labels_on_one_side_are_not_matched() -> None:
+    chosen = graph("Read: read", "Count <- Read: count")
+    assert relabelling(detector("54a7b9"), chosen) == Relabelling()
+    assert relabelling(chosen, detector("54a7b9")) == Relabelling()
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [("Count", "Total"), ("Part 1", "Part 2"), ("Take 123456789x", "Take 987654321x"), ("Effaced!", "Facades!")],
