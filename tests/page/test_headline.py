@@ -200,6 +200,18 @@ def test_job_before_its_first_commit_is_starting() -> None:
     assert headline({**record, "causes": [failing]}).level == "error"
 
 
+def test_opening_by_a_second_driver_is_no_micro_batch() -> None:
+    record = samples.record(1, samples.now(), micro_batch=1, causes=[], elapsed=None, seconds={}) | {"stages": []}
+    line = headline(record)
+    assert (line.word, line.text, line.at) == ("Starting", "The first micro-batch has not been committed yet.", 0)
+    text = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text
+    assert "no micro-batch has been committed yet" in text
+    assert "unknown: the first micro-batch" in text.partition("<h2>What watermarks wait for")[2]
+    printed = "\n".join([*_job_lines(record), *cause_lines(record)])
+    assert "no micro-batch has been committed yet" in printed
+    assert "no watermark waits" not in printed
+
+
 def test_headline_of_failed_job_has_its_folder_and_the_first_line_of_its_error() -> None:
     why = "KeyError: 'user' in 'Sum'\n  File 'sums.py', line 7"
     record = samples.record(2, samples.now(), folder="/data/my flights", ended={"state": "FAILED", "why": why})

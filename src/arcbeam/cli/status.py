@@ -33,6 +33,7 @@ from arcbeam.streaming.status.words import (
     committed_at,
     driver_line,
     gap_of,
+    has_begun,
     is_over,
     overdue,
     recorded,
@@ -196,7 +197,7 @@ def _job_lines(record: Record) -> Iterator[str]:
         yield job_label(name, record.get("folder", ""))
     last = f"last micro-batch: {record['micro_batch']}, {recorded(record, shown)}"
     yield (
-        f"job: {mode}; {last if record['micro_batch'] else 'no micro-batch has been committed yet'}; "
+        f"job: {mode}; {last if has_begun(record) else 'no micro-batch has been committed yet'}; "
         f"watermark {_watermark(record['watermark'])}{lag and f', {lag}'}"
     )
     if why := error_of(record):
@@ -297,7 +298,8 @@ def cause_lines(record: Record) -> Iterator[str]:
     before, causes = causes_of(record)
     if not causes:
         unknown = "unknown: the first micro-batch has not been committed yet"
-        yield before or ("no watermark waits for anything" if record.get("micro_batch", 1) else unknown)
+        is_known = "micro_batch" not in record or has_begun(record)
+        yield before or ("no watermark waits for anything" if is_known else unknown)
         return
     if before:
         yield before

@@ -41,7 +41,7 @@ from arcbeam.page.timelines.errors import errors_of
 from arcbeam.page.timelines.newest import Newest
 from arcbeam.page.views import JobRow
 from arcbeam.streaming.status.headline import causes_of, error_of, stopped
-from arcbeam.streaming.status.words import committed_at, driver_line
+from arcbeam.streaming.status.words import committed_at, driver_line, has_begun
 
 _HERE: Final = Path(__file__).parent
 
@@ -232,7 +232,7 @@ class Pages:
             "stages": list(views.stage_rows(record)),
             "causes": causes,
             "ended": ended,
-            "starting": "" if record["micro_batch"] else "unknown: the first micro-batch has not been committed yet",
+            "starting": "" if has_begun(record) else "unknown: the first micro-batch has not been committed yet",
             # The headline says it of a silent driver.
             "driver": "" if stopped(record) else driver_line(record),
             "why": error_of(record),

@@ -26,6 +26,7 @@ from arcbeam.streaming.status.words import (
     clock,
     committed_at,
     gap_of,
+    has_begun,
     is_over,
     overdue_line,
     shown,
@@ -126,7 +127,7 @@ def row_of(job: Listed) -> JobRow:
         line = Headline(job.error, level="error")
         return JobRow(job.id, job.label, job.label, Cell("unreadable"), "error", none, none, line, MIN_TIMESTAMP)
     when, line = committed_at(record), headline(record)
-    began = bool(record["micro_batch"])
+    began = has_begun(record)
     last = Cell("last micro-batch", shown(when), when) if began else Cell("no micro-batch has been committed yet")
     # A running job keeps its place in the list.
     order = (record.get("driver") or {}).get("since", when)

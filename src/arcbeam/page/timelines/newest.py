@@ -26,7 +26,7 @@ from arcbeam.streaming.status.history import (
 )
 from arcbeam.streaming.status.records import status_from
 from arcbeam.streaming.status.status import Status
-from arcbeam.streaming.status.words import committed_at
+from arcbeam.streaming.status.words import committed_at, has_begun
 
 _POINTS: Final = 150
 _LOOK_SECONDS: Final = 5.0
@@ -74,7 +74,7 @@ class Newest:
         with self._lock:
             known = self._jobs.get(id)
             if known is None or known.micro_batch != record["micro_batch"]:
-                if (status := status_from(record)) is None or not status.micro_batch:
+                if (status := status_from(record)) is None or not has_begun(record):
                     return history
                 known = self._after(known, status, committed_at(record))
             seen = self._jobs[id] = known

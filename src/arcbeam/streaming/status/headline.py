@@ -20,6 +20,7 @@ from arcbeam.streaming.status.words import (
     Record,
     ago,
     driver_line,
+    has_begun,
     has_job_graph,
     is_over,
     overdue_line,
@@ -119,11 +120,12 @@ def headline(record: Record) -> Headline:
             return line
     if deciding:
         return headline_of(record, next((cause for cause in deciding if not is_ahead(record, cause)), deciding[0]))
-    if not record["micro_batch"]:
-        # The opening of a job with a TestStream has the script's first time, which is 0.
-        began = "; the job began" if record["time"] else ""
-        text = f"The first micro-batch has not been committed yet{began or '.'}"
-        return Headline(text, label="Starting", at=record["time"])
+    if not has_begun(record):
+        # The opening of a job with a TestStream has the script's first time, which is 0. A later opening is not the
+        # begin of the job.
+        began = record["time"] if not record["micro_batch"] else 0
+        text = f"The first micro-batch has not been committed yet{'; the job began' if began else '.'}"
+        return Headline(text, label="Starting", at=began)
     return Headline("No watermark waits for anything.")
 
 

@@ -126,6 +126,11 @@ def without_since(cause: Record) -> str:
     return text.replace(f", since micro-batch {since['micro_batch']} ({shown_time(since['time'])})", "", 1)
 
 
+def has_begun(record: Record) -> bool:
+    """Return whether a micro-batch of a job has been committed: a driver's opening of its folder is none."""
+    return bool(record["micro_batch"]) and record.get("elapsed", 0) is not None
+
+
 def committed_at(record: Record) -> int:
     """Return when the newest micro-batch was committed, by its driver's clock."""
     committed = record.get("committed")
