@@ -52,6 +52,10 @@ VIEWS: Final = (
 DETAILS: Final = {
     "options": {"shards": 3, "checkpoint_dir": f"/data/{'flights' * 20}"},
     "messages": [{"time": 5, "level": "WARNING", "text": "slow" * 50}],
+    "log": [
+        {"time": 5, "level": "INFO", "stage": stage["name"], "worker": "host:7", "text": "order" * 60}
+        for stage in samples.plan_of(6)["stages"]
+    ],
     "savepoints": [{**asdict(SavepointReport("before", 3, Timestamp(5), "running")), "path": "/data/before"}],
 }
 

@@ -160,6 +160,19 @@ def test_savepoint_of_an_end_is_resumed_by_force() -> None:
     assert ended.note.startswith("the job is drained there: its sources are at their end")
 
 
+def test_details_have_the_log_of_all_stages() -> None:
+    log = [
+        {"time": time, "level": "INFO", "stage": stage, "worker": "host:7", "text": f"{EVIL} {time}"}
+        for time, stage in enumerate(("Read", "Sum"))
+    ]
+    # As of a job that fails in its first micro-batch, and has no pages of stages.
+    record = samples.record(1, samples.now(), micro_batch=0) | {"stages": [], "causes": []}
+    found = samples.Jobs(Listed("a", "/a", record), details={"a": {"log": log}})
+    text = client(found).get("/job/a/details").text.partition("<h2>Log of its tasks")[2].partition("<h2>")[0]
+    assert re.findall(r"<td>(\w+, host:7)</td>", text) == ["Sum, host:7", "Read, host:7"]
+    assert "<script" not in text
+
+
 def test_folder_keeps_metrics_and_messages(job: FolderBlobs) -> None:  # noqa: F811
     source = FolderSource([job])
     (listed,) = source.jobs()

@@ -317,6 +317,7 @@ class Pages:
         # A page that is loaded, as after a request, shows what there is now.
         of = self._details.get(found.id, fresh=not request.url.path.endswith("/events")) or {}
         followed, before = details.message_rows(of, (found.record or {}).get("ended"))
+        log, earlier_log = details.log_rows(of.get("log", ()))
         row = states.row_of(found)
         values = {
             "row": row,
@@ -326,6 +327,8 @@ class Pages:
             "metrics": details.metric_rows(of),
             "messages": followed,
             "before": before,
+            "log": log,
+            "earlier_log": earlier_log,
             "savepoints": list(details.savepoint_rows(of)),
             "changeable": self._source.savepoints(found.id) is not None,
         }
