@@ -18,6 +18,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.options import ArcbeamOptions
+from arcbeam.translate import ParsedPipeline
 from arcbeam.translate.proto import pipeline_proto, plan_of
 from tests.docs.blocks import ROOT
 
@@ -97,7 +98,7 @@ def _plan(transform: Callable[[beam.Pipeline], Any], *arguments: str) -> Any:
     options = PipelineOptions(list(arguments))
     p = beam.Pipeline(options=options)
     transform(p)
-    return plan_of(pipeline_proto(p, options), options.view_as(ArcbeamOptions))
+    return plan_of(ParsedPipeline(pipeline_proto(p, options)), options.view_as(ArcbeamOptions))
 
 
 @pytest.mark.parametrize(

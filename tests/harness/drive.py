@@ -24,7 +24,7 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import RESIDUAL, BundleReport, Row
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 
 _collected: dict[str, list[Any]] = defaultdict(list)
@@ -88,7 +88,7 @@ class Driven(beam.Pipeline):
         """Translate and run; raise what user code raises."""
         proto = pipeline_proto(self)
         self._edit(proto)
-        self.plan = translate(proto, name=self.run_id, fusion=self._fusion, bounded=self._bounded)
+        self.plan = translate(ParsedPipeline(proto), name=self.run_id, fusion=self._fusion, bounded=self._bounded)
         self.reports = self._drive(self.plan, self._driven_settings, self._prepare)
 
     def _drive(self, *around: Any) -> list[BundleReport]:

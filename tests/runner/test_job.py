@@ -11,6 +11,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from arcbeam.options import ArcbeamOptions
 from arcbeam.runner import job
 from arcbeam.runner.job import Job
+from arcbeam.translate import ParsedPipeline
 from arcbeam.translate.proto import pipeline_proto, plan_of
 
 
@@ -28,5 +29,5 @@ def test_running_tasks_report_progress_if_a_page_shows_it(
     options = PipelineOptions(["--keep_job_temp", f"--arcbeam_temp={tmp_path}", *more]).view_as(ArcbeamOptions)
     p = beam.Pipeline()
     _ = p | beam.Create([1])
-    assert Job(plan_of(pipeline_proto(p), options, name="words"), options, id=id).run() == "DONE"
+    assert Job(plan_of(ParsedPipeline(pipeline_proto(p)), options, name="words"), options, id=id).run() == "DONE"
     assert bool(list(tmp_path.glob("*/pulses/*"))) is shown

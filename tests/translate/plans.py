@@ -14,7 +14,7 @@ from apache_beam.transforms.trigger import (
 from apache_beam.transforms.window import FixedWindows
 
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 
 EXCHANGES = {Routing.GROUPED, Routing.KEYED, Routing.SPREAD}
@@ -27,7 +27,7 @@ def proto_of(build: Callable[[Any], Any]) -> Any:
 
 
 def plan_of(build: Callable[[Any], Any], **kwargs: Any) -> Plan:
-    return translate(proto_of(build), name="test", **kwargs)
+    return translate(ParsedPipeline(proto_of(build)), name="test", **kwargs)
 
 
 def names(stage: Stage) -> list[str]:

@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms import trigger, window
 
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.golden import check_message
 
@@ -48,7 +48,7 @@ def warned(sink: str, windows: dict[str, Any], source: Any = None) -> tuple[str,
         p | (source or test_stream.TestStream().advance_watermark_to_infinity()) | beam.Map(int).with_output_types(int)
     )
     _ = numbers | beam.WindowInto(window.FixedWindows(10), **windows) | "Sink" >> SINKS[sink]()
-    return translate(pipeline_proto(p), bounded=False).warnings
+    return translate(ParsedPipeline(pipeline_proto(p)), bounded=False).warnings
 
 
 @pytest.mark.parametrize("sink", ["avro", "parquet", "rows", "tables"])

@@ -17,7 +17,7 @@ import arcbeam
 from arcbeam.io import Publish, Publisher, WriteParts
 from arcbeam.io.kafka import WriteToKafka
 from arcbeam.model.plan import Plan
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.embedding import with_parts
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.stage.inworkers import external
@@ -33,7 +33,7 @@ def planned(build: Callable[[Any], None], edit: Callable[[Any], None] = lambda p
     for environment in proto.components.environments.values():
         environment.CopyFrom(external("localhost:1"))
     edit(proto)
-    return translate(proto, bounded=False)
+    return translate(ParsedPipeline(proto), bounded=False)
 
 
 def embedded(plan: Plan) -> list[str]:
@@ -134,7 +134,7 @@ def _produced(p: Any) -> None:
 def test_sinks_have_the_stages_of_an_embedded_pipeline(build: Callable[[Any], None]) -> None:
     p = beam.Pipeline()
     build(p)
-    alone = translate(pipeline_proto(p), bounded=False)
+    alone = translate(ParsedPipeline(pipeline_proto(p)), bounded=False)
 
     def inside(plan: Plan) -> list[list[str]]:
         named = ([each.name for each in stage.transforms if each.name.startswith("Files/")] for stage in plan.stages)
@@ -255,7 +255,7 @@ def test_only_environments_with_embedded_parts_need_files_in_spark() -> None:
         proto = pipeline_proto(p)
         for environment in proto.components.environments.values():
             environment.CopyFrom(external("localhost:1"))
-        return with_parts(proto)
+        return with_parts(ParsedPipeline(proto))
 
     assert parts(rows) == frozenset()
     assert len(list(parts(lambda p: rows(p) | beam.ParDo(Ends())))) == 1

@@ -12,7 +12,7 @@ from apache_beam.transforms import userstate, window
 from apache_beam.transforms.trigger import AccumulationMode, AfterCount, AfterWatermark, Repeatedly
 
 from arcbeam.model.plan import Plan
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.identity import unique
 from arcbeam.translate.proto import pipeline_proto
 
@@ -44,7 +44,7 @@ def plan(*before: str, fusion: bool = True) -> Plan:
     windowed = made | beam.WindowInto(window.FixedWindows(10))
     _ = windowed | "Keep" >> beam.ParDo(Keeping())
     _ = windowed | "Group" >> beam.GroupByKey() | "Sum" >> beam.MapTuple(lambda key, values: (key, sum(values)))
-    return translate(pipeline_proto(p), bounded=False, fusion=fusion)
+    return translate(ParsedPipeline(pipeline_proto(p)), bounded=False, fusion=fusion)
 
 
 @pytest.mark.contract("STORE-05")
@@ -67,12 +67,12 @@ def test_callback_on_window_expiration_changes_the_shape() -> None:
     p = beam.Pipeline()
     _ = p | beam.Create([("a", 1)]) | "Keep" >> beam.ParDo(Keeping())
     proto = pipeline_proto(p)
-    before = translate(proto, bounded=False).stages[-1].shape
+    before = translate(ParsedPipeline(proto), bounded=False).stages[-1].shape
     keep = next(each for each in proto.components.transforms.values() if each.unique_name == "Keep")
     payload = runner_pb.ParDoPayload.FromString(keep.spec.payload)
     payload.on_window_expiration_timer_family_spec = "ts-end"
     keep.spec.payload = payload.SerializeToString()
-    after = translate(proto, bounded=False).stages[-1].shape
+    after = translate(ParsedPipeline(proto), bounded=False).stages[-1].shape
     assert after == before.replace("timer ts-end: event_time", "timer ts-end: window expiration") != before
 
 
@@ -86,7 +86,11 @@ def test_trigger_changes_only_the_shape_of_groupings() -> None:
         )
         _ = windowed | "Keep" >> beam.ParDo(Keeping())
         _ = windowed | "Group" >> beam.GroupByKey() | "Sum" >> beam.MapTuple(lambda key, values: (key, sum(values)))
-        return {stage.uid: stage.shape for stage in translate(pipeline_proto(p), bounded=False).stages if stage.shape}
+        return {
+            stage.uid: stage.shape
+            for stage in translate(ParsedPipeline(pipeline_proto(p)), bounded=False).stages
+            if stage.shape
+        }
 
     once, again = shapes(Repeatedly(AfterCount(2))), shapes(AfterWatermark(early=AfterCount(2)))
     assert once["Keep"] == again["Keep"]

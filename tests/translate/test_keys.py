@@ -11,7 +11,7 @@ from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
 from arcbeam.model.urns import KEY_CODER_URN
-from arcbeam.translate import keys, translate
+from arcbeam.translate import ParsedPipeline, keys, translate, validated
 
 
 class Typed(NamedTuple):
@@ -68,14 +68,10 @@ def proto_of(build: Any) -> Any:
     return p.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
 
 
-def key_coders(proto: Any) -> list[str]:
+def key_coders(pipeline: ParsedPipeline) -> set[str]:
     """Return the URNs of the coders of compared keys."""
-    components = proto.components
-    found = []
-    for _, pcoll in keys._keyed(components):
-        pair = components.coders[components.pcollections[pcoll].coder_id]
-        found.append(components.coders[pair.component_coder_ids[0]].spec.urn)
-    return found
+    found = {pipeline.coder(pcoll).component_coder_ids[0] for _, pcoll in keys._keyed(pipeline)}
+    return {pipeline.components.coders[id].spec.urn for id in found}
 
 
 @pytest.fixture(autouse=True)
@@ -90,10 +86,9 @@ def typed_rows() -> Any:
 def test_compared_keys_are_made_deterministic(build: Any) -> None:
     proto = proto_of(build)
     before = runner_pb.Pipeline.FromString(proto.SerializeToString())
-    made = keys.with_deterministic_keys(proto)
-    assert set(key_coders(made)) == {KEY_CODER_URN}
+    assert key_coders(validated(ParsedPipeline(proto))) == {KEY_CODER_URN}
     assert proto == before
-    assert translate(proto).stages
+    assert translate(ParsedPipeline(proto)).stages
 
 
 def typed(p: Any) -> None:
@@ -106,10 +101,10 @@ def listed(p: Any) -> None:
 
 @pytest.mark.parametrize("build", [typed, anything, listed])
 def test_keys_made_deterministic_by_sdk_or_not_compared_are_unchanged(build: Any) -> None:
-    proto = proto_of(build)
-    assert keys.with_deterministic_keys(proto) is proto
+    pipeline = ParsedPipeline(proto_of(build))
+    assert validated(pipeline) is pipeline
 
 
 def test_display_name_does_not_show_key_coder() -> None:
-    plan = translate(proto_of(grouped))
+    plan = translate(ParsedPipeline(proto_of(grouped)))
     assert "kv<row, varint>" in [channel.coder for channel in plan.channels]

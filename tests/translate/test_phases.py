@@ -20,7 +20,9 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 
 from arcbeam.model.plan import Routing
-from arcbeam.translate import phases, translate
+from arcbeam.translate import ParsedPipeline, phases, translate
+from arcbeam.translate.parsing.parsedpipeline import KNOWN_URNS
+from arcbeam.translate.validate import RUNNABLE
 from tests.harness.drive import Collect, Driven
 from tests.translate.plans import channels, combine, names, plan_of, proto_of, source, stage_of, winding
 
@@ -154,7 +156,7 @@ def test_different_environment_starts_a_stage() -> None:
     for transform in proto.components.transforms.values():
         if transform.unique_name == "two":
             transform.environment_id = "other"
-    plan = translate(proto)
+    plan = translate(ParsedPipeline(proto))
     assert stage_of(plan, "one") is not stage_of(plan, "two")
 
 
@@ -219,7 +221,7 @@ def test_redistribution_is_one_exchange_without_keys(urn: str) -> None:
     for transform in proto.components.transforms.values():
         if transform.unique_name == "move":
             transform.spec.urn = urn
-    plan = translate(proto)
+    plan = translate(ParsedPipeline(proto))
     assert [c.routing for c in plan.channels] == [Routing.SPREAD]
     assert [names(stage) for stage in plan.stages] == [[], ["next"]]
 
@@ -299,7 +301,7 @@ def test_named_timer_family_is_the_callback_on_window_expiration(expiration: str
     payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
     payload.on_window_expiration_timer_family_spec = expiration
     transform.spec.payload = payload.SerializeToString()
-    timers = stage_of(translate(proto, name="test"), "Remind").timers
+    timers = stage_of(translate(ParsedPipeline(proto), name="test"), "Remind").timers
     assert {timer.family: timer.follows for timer in timers} == {
         "ts-first": "event time",
         "ts-middle": "event time",
@@ -315,7 +317,7 @@ def test_named_timer_family_is_the_callback_on_window_expiration(expiration: str
 def test_same_pipeline_has_same_plan(fusion: bool) -> None:
     proto = proto_of(winding)
     # The SDK hashes its stages by memory address.
-    plans = [translate(proto, fusion=fusion) for _ in range(5)]
+    plans = [translate(ParsedPipeline(proto), fusion=fusion) for _ in range(5)]
     assert all(plan == plans[0] for plan in plans)
 
 
@@ -368,7 +370,7 @@ class TestInternals:
             proto = proto_of(combine)
             for strategy in proto.components.windowing_strategies.values():
                 strategy.trigger.CopyFrom(fn)
-            context = phases._EmbeddedContext(proto.components, frozenset(phases._KNOWN_URNS))
+            context = phases._EmbeddedContext(proto.components, frozenset(KNOWN_URNS))
             stages = translations.leaf_transform_stages(proto.root_transform_ids, proto.components)
             return {t.spec.urn for s in translations.lift_combiners(list(stages), context) for t in s.transforms}
 
@@ -390,7 +392,7 @@ class TestInternals:
             combining.COMBINE_PER_KEY_EXTRACT_OUTPUTS.urn,
             parts.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn,
         ):
-            assert urn in phases.RUNNABLE, urn
+            assert urn in RUNNABLE, urn
 
     def test_pcollection_names_have_known_form(self) -> None:
         proto = proto_of(lambda p: source(p) | "One" >> beam.Map(str).with_output_types(str))

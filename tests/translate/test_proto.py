@@ -14,6 +14,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.options import ArcbeamOptions
+from arcbeam.translate import ParsedPipeline
 from arcbeam.translate.proto import pipeline_proto, plan_of
 
 
@@ -40,7 +41,7 @@ def test_union_type_is_grouped() -> None:
     key, value = coders[of[given].coder_id].component_coder_ids
     made_key, values = coders[of[made].coder_id].component_coder_ids
     assert (made_key, coders[values].component_coder_ids) == (key, [value])
-    assert plan_of(proto, ours()).stages
+    assert plan_of(ParsedPipeline(proto), ours()).stages
 
 
 def test_second_proto_of_a_pipeline_is_equal() -> None:
@@ -74,16 +75,19 @@ def test_nondeterministic_keys_are_refused_unless_allowed() -> None:
 
 def test_plan_follows_options() -> None:
     proto = pipeline_proto(differently_typed())
-    fused, apart = plan_of(proto, ours(), name="a"), plan_of(proto, ours("--no_fusion"), name="b")
+    fused, apart = (
+        plan_of(ParsedPipeline(proto), ours(), name="a"),
+        plan_of(ParsedPipeline(proto), ours("--no_fusion"), name="b"),
+    )
     assert (fused.name, apart.name) == ("a", "b")
     assert len(fused.stages) < len(apart.stages)
     with pytest.raises(InvalidPipelineError, match="shards=0"):
-        plan_of(proto, ours("--shards=0"))
+        plan_of(ParsedPipeline(proto), ours("--shards=0"))
 
 
 def test_empty_pipeline_is_refused() -> None:
     with pytest.raises(InvalidPipelineError, match="no transforms"):
-        plan_of(pipeline_proto(beam.Pipeline()), ours())
+        plan_of(ParsedPipeline(pipeline_proto(beam.Pipeline())), ours())
 
 
 _looked: list[int] = []

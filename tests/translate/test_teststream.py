@@ -15,7 +15,7 @@ from apache_beam.transforms.window import TimestampedValue
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.script import AddElements, AdvanceClock, AdvanceWatermark, Script
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from tests.golden import check_message
 from tests.translate.plans import plan_of, proto_of, stage_of
 
@@ -124,7 +124,7 @@ def test_invalid_teststream_is_refused(change: Callable[[Any], Any], id: str) ->
     change(payload)
     transform.spec.payload = payload.SerializeToString()
     with pytest.raises(InvalidPipelineError) as caught:
-        translate(proto, bounded=False)
+        translate(ParsedPipeline(proto), bounded=False)
     check_message(f"teststream-{id}", str(caught.value))
 
 
@@ -133,4 +133,4 @@ def test_unreadable_payload_is_refused() -> None:
     (transform,) = (t for t in proto.components.transforms.values() if t.unique_name == "Script")
     transform.spec.payload = b"\xff"
     with pytest.raises(InvalidPipelineError, match="the payload of 'Script' is malformed"):
-        translate(proto, bounded=False)
+        translate(ParsedPipeline(proto), bounded=False)

@@ -14,7 +14,7 @@ from apache_beam.transforms import trigger, userstate, window
 
 from arcbeam.io import DeduplicateWithinWatermark, OutputMode
 from arcbeam.io.kafka import WriteToKafka
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.golden import check_message
 from tests.offsets import Endless
@@ -38,7 +38,7 @@ def warned(build: Any, source: Any = None, bounded: bool = False) -> tuple[str, 
     p = beam.Pipeline(options=PipelineOptions(["--allow_unsafe_triggers"]))
     came = p | source if source else p | beam.Create([0]) | "Feed" >> beam.ParDo(Feed())
     build(came | beam.Map(lambda e: e).with_output_types(tuple[str, int]))
-    return translate(pipeline_proto(p), bounded=bounded).warnings
+    return translate(ParsedPipeline(pipeline_proto(p)), bounded=bounded).warnings
 
 
 FIRING = {"accumulation_mode": trigger.AccumulationMode.DISCARDING}

@@ -27,7 +27,7 @@ from apache_beam.transforms.trigger import (
 from apache_beam.transforms.window import FixedWindows
 
 from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.golden import check_message
 
@@ -56,7 +56,7 @@ def transform(proto: Any, name: str) -> Any:
 
 def refused(proto: Any) -> list[tuple[str, str]]:
     with pytest.raises(UnsupportedPipelineError) as caught:
-        translate(proto)
+        translate(ParsedPipeline(proto))
     for item in caught.value.items:
         assert item.transform in str(caught.value)
         assert item.what in str(caught.value)
@@ -102,7 +102,7 @@ def test_everything_unsupported_is_reported_at_once() -> None:
 def test_supported_requirements_are_accepted(requirement: Any) -> None:
     proto = proto_of()
     proto.requirements.append(requirement.urn)
-    assert translate(proto).stages
+    assert translate(ParsedPipeline(proto)).stages
 
 
 @pytest.mark.contract("API-04")
@@ -146,7 +146,7 @@ def test_unbounded_source_is_refused() -> None:
 @pytest.mark.contract("API-04")
 def test_unbounded_splittable_dofn_that_ends_is_accepted() -> None:
     """Whether a splittable DoFn ends is known only when it runs; this one stops at a time."""
-    plan = translate(proto_of(lambda p: p | PeriodicImpulse(0, 1, 1)))
+    plan = translate(ParsedPipeline(proto_of(lambda p: p | PeriodicImpulse(0, 1, 1))))
     assert any(stage.splittable for stage in plan.stages)
 
 
@@ -243,7 +243,7 @@ def test_malformed_pipeline_is_refused(spoil: Callable[[Any], None]) -> None:
     proto = proto_of()
     spoil(proto)
     with pytest.raises(InvalidPipelineError) as caught:
-        translate(proto)
+        translate(ParsedPipeline(proto))
     id = spoil.__name__.replace("_", "-")
     check_message(f"malformed-{id}", str(caught.value), REF=re.compile(r"\bref_[^']+"))
 
@@ -258,7 +258,7 @@ def test_graph_that_sdk_finds_invalid_is_refused(spoil: Callable[[Any], None], m
     proto = proto_of()
     spoil(proto)
     with pytest.raises(InvalidPipelineError, match=message):
-        translate(proto)
+        translate(ParsedPipeline(proto))
 
 
 class Odd:
@@ -293,7 +293,7 @@ def test_nondeterministic_key_coder_is_refused(name: str) -> None:
         pairs | (beam.GroupByKey() if name == "GroupByKey" else name >> beam.CombinePerKey(sum))
 
     with pytest.raises(InvalidPipelineError) as caught:
-        translate(proto_of(build))
+        translate(ParsedPipeline(proto_of(build)))
     check_message(f"key-coder-{name.lower()}", str(caught.value))
 
 
@@ -314,12 +314,12 @@ def test_invalid_trigger_is_refused(trigger: Any, id: str) -> None:
     p = beam.Pipeline(options=PipelineOptions(["--allow_unsafe_triggers"]))
     p | beam.Create([("a", 1)]) | "Windows" >> windowing | beam.GroupByKey()
     with pytest.raises(InvalidPipelineError) as caught:
-        translate(pipeline_proto(p))
+        translate(ParsedPipeline(pipeline_proto(p)))
     check_message(f"trigger-{id}", str(caught.value))
 
 
 def test_valid_pipeline_is_not_changed() -> None:
     proto = proto_of()
     before = proto.SerializeToString(deterministic=True)
-    translate(proto)
+    translate(ParsedPipeline(proto))
     assert proto.SerializeToString(deterministic=True) == before

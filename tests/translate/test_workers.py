@@ -26,7 +26,7 @@ from arcbeam.options import ArcbeamOptions
 from arcbeam.runner.job import default_shards
 from arcbeam.store.manifest.values import differences
 from arcbeam.streaming.physicalplan import shape_of
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto, plan_of
 from tests.fnapi.stage.inworkers import external
 from tests.harness.batch.splittables import Range
@@ -41,7 +41,7 @@ def of_another_sdk(build: Callable[[Any], None], edit: Callable[[Any], None] = l
         environment.CopyFrom(external("localhost:1"))
         environment.capabilities[:] = [each for each in environment.capabilities if each.startswith("beam:coder:")]
     edit(proto)
-    return translate(proto, bounded=False)
+    return translate(ParsedPipeline(proto), bounded=False)
 
 
 def _grouped(p: Any) -> None:
@@ -342,7 +342,7 @@ def test_bounded_pipeline_has_a_shard_for_each_task(
     proto = pipeline_proto(p)
     for environment in proto.components.environments.values():
         environment.CopyFrom(external("localhost:1"))
-    plan = plan_of(proto, PipelineOptions(arguments).view_as(ArcbeamOptions))
+    plan = plan_of(ParsedPipeline(proto), PipelineOptions(arguments).view_as(ArcbeamOptions))
     assert not plan.bounded
     assert default_shards(plan, 2) == shards
     assert default_shards(plan, 32) == 32
@@ -388,7 +388,7 @@ def test_restrictions_of_source_do_not_move_to_workers() -> None:
 def _embedded(build: Callable[[Any], None]) -> Plan:
     p = beam.Pipeline()
     build(p)
-    return translate(pipeline_proto(p), bounded=False)
+    return translate(ParsedPipeline(pipeline_proto(p)), bounded=False)
 
 
 def of_python_workers(build: Callable[[Any], None]) -> Plan:
@@ -398,4 +398,4 @@ def of_python_workers(build: Callable[[Any], None]) -> Plan:
     proto = pipeline_proto(p)
     for environment in proto.components.environments.values():
         environment.urn, environment.payload = external("localhost:1").urn, external("localhost:1").payload
-    return translate(proto, bounded=False)
+    return translate(ParsedPipeline(proto), bounded=False)

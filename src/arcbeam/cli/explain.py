@@ -123,6 +123,7 @@ def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
     from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
     from arcbeam.options import ArcbeamOptions
+    from arcbeam.translate import ParsedPipeline
     from arcbeam.translate.proto import pipeline_proto, plan_of
 
     class Translated(PipelineResult):  # type: ignore[misc]  # Beam is untyped
@@ -140,7 +141,7 @@ def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
         def run_pipeline(self, pipeline: Any, options: Any) -> Translated:
             ours = options.view_as(ArcbeamOptions)
             name = options.view_as(GoogleCloudOptions).job_name or default_name
-            plans.append(plan_of(pipeline_proto(pipeline, options), ours, name=name))
+            plans.append(plan_of(ParsedPipeline(pipeline_proto(pipeline, options)), ours, name=name))
             return Translated(PipelineState.DONE)
 
     run = beam.Pipeline.run

@@ -41,10 +41,9 @@ from arcbeam.store.log.savepoints import split_path
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.interfaces import JobListener
 from arcbeam.streaming.status.status import as_record
-from arcbeam.translate import validate
+from arcbeam.translate import ParsedPipeline, validated
 from arcbeam.translate.embedding import with_parts
 from arcbeam.translate.proto import is_streaming, merged, parsed, pipeline_proto, plan_of
-from arcbeam.translate.workers import any_workers
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -69,7 +68,7 @@ def start(options: Mapping[str, Any]) -> None:
     p = beam.Pipeline()
     _ = p | beam.Create([None])
     try:
-        Job(plan_of(pipeline_proto(p), ours, name="start"), ours).run()
+        Job(plan_of(ParsedPipeline(pipeline_proto(p)), ours, name="start"), ours).run()
     except ArcbeamError as error:
         # Not fatal: each job that fails reports the cause to its own user.
         _LOG.warning("an empty pipeline does not run on this session: %s", error)
@@ -92,13 +91,13 @@ class SparkExecutor(PipelineExecutor):
     def check(self, submission: Submission) -> None:
         options = PipelineOptions.from_dictionary(dict(submission.options))
         options.view_as(ArcbeamOptions).check()
-        proto = _proto(submission)
-        validate(proto, allow_non_deterministic_keys=_any_keys(options))
+        pipeline = _pipeline(submission)
+        validated(pipeline, allow_non_deterministic_keys=_any_keys(options))
         # A dead session answers nothing. `run` replaces it, and checks again.
         if (spark := active_session()) is not None and driver.death(spark) is None:
             folder = options.view_as(ArcbeamOptions).checkpoint_dir
             check_startable(
-                proto,
+                pipeline.proto,
                 environment_type(submission.options),
                 local=is_local(spark),
                 inherits=not is_connect(spark),
@@ -115,7 +114,7 @@ class SparkExecutor(PipelineExecutor):
         folder = options.view_as(ArcbeamOptions).checkpoint_dir
         # On a cluster, a job without a folder had its state in a temporary folder of its run.
         exists = bool(folder) or (submission.home is not None and Path(submission.home).exists())
-        if not exists or not is_streaming(_proto(submission), options):
+        if not exists or not is_streaming(_pipeline(submission), options):
             return None
         place = split_path(folder)[0] if folder else str(submission.home)
         return JobState.STOPPED if is_suspended(open_blobs(place)) else JobState.RUNNING
@@ -133,8 +132,8 @@ class SparkExecutor(PipelineExecutor):
             # These options were for the first start.
             ours.from_savepoint, ours.force_resume, ours.discard_later_micro_batches = None, False, False
             ours.checkpoint_dir = split_path(ours.checkpoint_dir or "")[0] or None
-        proto = _proto(submission)
-        plan = plan_of(proto, ours, name=submission.name or "beam", drain=self._is_drain)
+        pipeline = _pipeline(submission)
+        plan = plan_of(pipeline, ours, name=submission.name or "beam", drain=self._is_drain)
         spark = open_session(session_options(ours))
         if ignored := unheeded(spark, session_options(ours)):
             events.message(
@@ -145,20 +144,20 @@ class SparkExecutor(PipelineExecutor):
         requested = environment_type(submission.options)
         folder = ours.checkpoint_dir or (str(submission.home) if submission.again and submission.home else None)
         check_startable(
-            proto,
+            pipeline.proto,
             requested,
             local=is_local(spark),
             inherits=not is_connect(spark),
             folder=folder,
             again=submission.again,
         )
-        if any_workers(proto.components) and requested == "LOOPBACK":
+        if pipeline.any_workers and requested == "LOOPBACK":
             events.message(
                 Level.WARNING,
                 "transforms run in the submitting program (LOOPBACK): it must run until the job ends; if it ends "
                 "before, the job continues only when that program is run again",
             )
-        sdk_options = struct_of(_own(submission)) if any_workers(proto.components) else b""
+        sdk_options = struct_of(_own(submission)) if pipeline.any_workers else b""
         script = script_of(submission)
         closed, main = (script.closed_outputs, script.main) if script is not None else (None, None)
         worker_setup = worker_setup_for(spark, options, _staged(submission), closed, main, sdk_options)
@@ -168,7 +167,8 @@ class SparkExecutor(PipelineExecutor):
                 ours.checkpoint_dir = str(submission.home)
             if ours.checkpoint_dir:
                 events.message(Level.BASIC, f"this job keeps its state in {shown(ours.checkpoint_dir)}")
-                job_graph = job_graph_to_store(plan.name, proto.SerializeToString(), _own(submission), worker_setup)
+                serialized = pipeline.proto.SerializeToString()
+                job_graph = job_graph_to_store(plan.name, serialized, _own(submission), worker_setup)
             else:
                 events.message(
                     Level.WARNING,
@@ -325,11 +325,11 @@ def _with_secrets(submission: Submission) -> Submission:
     return replace(submission, options=completed(stored, withheld[1:], {}))
 
 
-def _proto(submission: Submission) -> Any:
+def _pipeline(submission: Submission) -> ParsedPipeline:
     """Return the pipeline, with the environments in which it runs."""
     chosen = runnable(submission.pipeline, requested=environment_type(submission.options))
     files = submission.artifacts.files if submission.artifacts is not None else ()
-    return merged(parsed(with_files(chosen, files) if files else chosen))
+    return ParsedPipeline(merged(parsed(with_files(chosen, files) if files else chosen)))
 
 
 def _own(submission: Submission) -> dict[str, Any]:
@@ -343,8 +343,8 @@ def _staged(submission: Submission) -> tuple[Staged, ...]:
         return ()
     lists = (FileKind.REQUIREMENTS, FileKind.PYPI_REQUIREMENTS)
     unused = (FileKind.SUBMISSION_ENVIRONMENT, FileKind.SCRIPT)
-    pipeline = parsed(runnable(submission.pipeline, requested=environment_type(submission.options)))
-    whole = of_workers(pipeline)
+    pipeline = ParsedPipeline(parsed(runnable(submission.pipeline, requested=environment_type(submission.options))))
+    whole = of_workers(pipeline.proto)
     # Embedded parts need the files that their environment has in SDK workers.
     alone = whole - with_parts(pipeline)
     found = [Staged(f.name, f.path, sha256=f.sha256) for f in artifacts.files if whole.intersection(f.environments)]

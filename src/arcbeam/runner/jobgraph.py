@@ -29,6 +29,7 @@ from arcbeam.store.log.chain import known, read_manifest, read_newest
 from arcbeam.store.log.jobname import job_label, kept_name
 from arcbeam.store.log.opening import no_savepoint
 from arcbeam.store.manifest.jobgraphfile import JobGraph
+from arcbeam.translate import ParsedPipeline
 from arcbeam.translate.identifying.fingerprints import fingerprints
 from arcbeam.translate.proto import parsed
 
@@ -56,7 +57,7 @@ def job_graph_to_store(
     files = {name: archive_path(name) for name in worker_setup.archives}
     kept = parted({name: value for name, value in options.items() if name not in OF_THE_START and _is_json(value)})
     described = tuple(jobgraphs.described(name, path) for name, path in files.items())
-    transforms = fingerprints(parsed(pipeline), time.time())
+    transforms = fingerprints(ParsedPipeline(parsed(pipeline)), time.time())
     here, secrets = asdict(Versions.here()), tuple(sorted(kept.secrets))
     job_graph = JobGraph(name, pipeline, kept.options, record_of(worker_setup), described, here, transforms, secrets)
     return StoredJobGraph(job_graph, files)

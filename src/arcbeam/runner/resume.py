@@ -25,8 +25,8 @@ from arcbeam.spark.tasks.artifacts import archive_path
 from arcbeam.store.blobs.backends import check_owner, open_blobs, shown
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.savepoints import place_of
+from arcbeam.translate import ParsedPipeline
 from arcbeam.translate.proto import parsed, plan_of
-from arcbeam.translate.workers import any_workers
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -88,14 +88,16 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     name = name or str(more.get("job_name") or "") or newest_name(blobs) or job_graph.name
     if "job_name" in wanted:
         wanted["job_name"] = name
-    proto = parsed(job_graph.pipeline)
-    plan = plan_of(proto, ours, name=name)
+    pipeline = ParsedPipeline(parsed(job_graph.pipeline))
+    plan = plan_of(pipeline, ours, name=name)
     spark = open_session(session_options(ours))
     if ignored := unheeded(spark, session_options(ours)):
         _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
-    check_startable(proto, environment_type(stored), local=is_local(spark), inherits=not is_connect(spark), folder=url)
+    check_startable(
+        pipeline.proto, environment_type(stored), local=is_local(spark), inherits=not is_connect(spark), folder=url
+    )
     worker_setup = restored_worker_setup(spark, blobs, job_graph)
-    if any_workers(proto.components):
+    if pipeline.any_workers:
         restart = how_to_restart(environment_type(stored), url)
         worker_setup = replace(worker_setup, sdk_options=struct_of(wanted), restart=restart)
     # A later start is reminded, too.

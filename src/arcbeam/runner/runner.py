@@ -28,7 +28,8 @@ from arcbeam.runner.submission import environment_of, submit
 from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import staged_by, worker_setup_for
 from arcbeam.store.blobs.claims import work_folder
-from arcbeam.translate.proto import has_unbounded_input, leaves, merged, parsed, pipeline_proto, plan_of
+from arcbeam.translate import ParsedPipeline
+from arcbeam.translate.proto import leaves, merged, parsed, pipeline_proto, plan_of
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -69,7 +70,8 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         else:
             _check_environment(options)
             proto = _all_embedded(pipeline_proto(pipeline, options))
-        if self._is_interactive and has_unbounded_input(proto):
+        parsed_pipeline = ParsedPipeline(proto)
+        if self._is_interactive and parsed_pipeline.has_unbounded_input:
             raise InvalidPipelineError(
                 "InteractiveRunner cannot run a pipeline with an unbounded input on arcbeam: recorded streams are not "
                 "supported",
@@ -79,7 +81,9 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         main = _script_for(serialized, options.view_as(SetupOptions).pickle_library)
         declared = _declared_outputs(pipeline)
         result = (
-            submit(proto, options, main, declared) if endpoint else self._run(proto, serialized, ours, main, declared)
+            submit(proto, options, main, declared)
+            if endpoint
+            else self._run(parsed_pipeline, serialized, ours, main, declared)
         )
         if self._is_interactive:
             result.wait_until_finish()
@@ -87,7 +91,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
 
     def _run(
         self,
-        proto: Any,
+        pipeline: ParsedPipeline,
         serialized: bytes,
         options: ArcbeamOptions,
         main: MainModule,
@@ -95,7 +99,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
     ) -> ArcbeamResult:
         """Start the job in this process."""
         name = options.view_as(GoogleCloudOptions).job_name or script_name() or "beam"
-        plan = plan_of(proto, options, name=name, drain=self._is_drain)
+        plan = plan_of(pipeline, options, name=name, drain=self._is_drain)
         with work_folder("staging") as folder:
             files = staged_by(options, folder)
             spark = open_session(session_options(options))

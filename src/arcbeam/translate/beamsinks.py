@@ -12,6 +12,7 @@ from typing import Any
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.translate import describe
+from arcbeam.translate.parsing.parsedpipeline import ParsedPipeline
 
 _TYPE = "python_type"
 _ROWS = "/ParDo(_RowDictionariesToArrowTable)"
@@ -30,12 +31,9 @@ _ONE_FIRING = {
 """Sinks that give the files of all firings of a window the same names."""
 
 
-def warnings_of(components: Any) -> Iterator[str]:
-    """Yield one text for each sink that may write wrong files.
-
-    Args:
-        components: the components of the pipeline's proto; not changed.
-    """
+def warnings_of(pipeline: ParsedPipeline) -> Iterator[str]:
+    """Yield one text for each sink that may write wrong files."""
+    components = pipeline.components
     transforms = components.transforms
     names = {str(transform.unique_name) for transform in transforms.values()}
     for transform in sorted(transforms.values(), key=lambda transform: str(transform.unique_name)):
@@ -43,12 +41,12 @@ def warnings_of(components: Any) -> Iterator[str]:
         if kind not in _MIXING and kind not in _ONE_FIRING:
             continue
         name = str(transform.unique_name)
-        read = [components.pcollections[pcoll] for pcoll in transform.inputs.values()]
-        unbounded = [pcoll for pcoll in read if pcoll.is_bounded == runner_pb.IsBounded.UNBOUNDED]
+        read, endless = transform.inputs.values(), runner_pb.IsBounded.UNBOUNDED
+        unbounded = [pcoll for pcoll in read if components.pcollections[pcoll].is_bounded == endless]
         if not unbounded:
             continue
         short = kind.rpartition(".")[2]
-        strategies = [components.windowing_strategies[pcoll.windowing_strategy_id] for pcoll in unbounded]
+        strategies = map(pipeline.strategy, unbounded)
         if kind in _MIXING:
             # Dictionaries become tables before they are grouped by window, one bundle at a time.
             what = (

@@ -7,36 +7,29 @@ DoFns at the end of the job. Owns which transforms these are. Must not know how 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from apache_beam.portability import common_urns, python_urns
-from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.model.observers import ANNOTATION
 from arcbeam.model.shutdown import MARK
 from arcbeam.model.urns import EMBEDDED_ANNOTATION, LATE_ANNOTATION, PUBLISH_ANNOTATION
-from arcbeam.translate import phases
 from arcbeam.translate.identifying.pickles import unpacked
-from arcbeam.translate.workers import has_workers, is_python
+from arcbeam.translate.parsing.parsedpipeline import EXCHANGES, ParsedPipeline, ParsedTransform
 
 _EMBEDDED = "arcbeam/embedded"
 _MARK = MARK.encode()
-_PASSING = frozenset([common_urns.primitives.FLATTEN.urn, common_urns.primitives.ASSIGN_WINDOWS.urn, *phases.EXCHANGES])
+_PASSING = frozenset([common_urns.primitives.FLATTEN.urn, common_urns.primitives.ASSIGN_WINDOWS.urn, *EXCHANGES])
 """Transforms that pass each element on in the same micro-batch, unchanged."""
 
 
-def with_embedded_parts(pipeline: Any) -> Any:
-    """Return a pipeline in which the parts of Python workers that need it are embedded. Idempotent.
-
-    Args:
-        pipeline: `beam_runner_api_pb2.Pipeline`, well-formed; not changed.
-    """
+def with_embedded_parts(pipeline: ParsedPipeline) -> ParsedPipeline:
+    """Return a well-formed pipeline with the parts of Python workers embedded that need it. Idempotent."""
     parts = _parts(pipeline)
     if not parts:
         return pipeline
-    changed = runner_pb.Pipeline()
-    changed.CopyFrom(pipeline)
+    changed = pipeline.changed()
     components = pipeline.components
     for id in parts:
         transform = changed.components.transforms[id]
@@ -44,36 +37,32 @@ def with_embedded_parts(pipeline: Any) -> Any:
         embedded.CopyFrom(components.environments[transform.environment_id])
         embedded.urn, embedded.payload = python_urns.EMBEDDED_PYTHON, b""
         transform.environment_id = _EMBEDDED
-    return changed
+    return ParsedPipeline(changed)
 
 
-def with_parts(pipeline: Any) -> frozenset[str]:
+def with_parts(pipeline: ParsedPipeline) -> frozenset[str]:
     """Return the environments of Python workers from which parts become embedded; see `with_embedded_parts`."""
     return frozenset(pipeline.components.transforms[id].environment_id for id in _parts(pipeline))
 
 
-def _parts(pipeline: Any) -> list[str]:
+def _parts(pipeline: ParsedPipeline) -> list[str]:
     """Return the ids of transforms that have Python workers and become embedded."""
     components = pipeline.components
-    if not any(has_workers(components, each) for each in components.environments):
+    if not any(map(pipeline.has_workers, components.environments)):
         return []
-    leaves = phases.leaves(pipeline)
     found: set[str] = set()
     for id, transform in components.transforms.items():
         if EMBEDDED_ANNOTATION in transform.annotations:
             found.update(_inside(components, id))
-    for id, transform in leaves.items():
-        if any(each in transform.annotations for each in (ANNOTATION, LATE_ANNOTATION)) or _is_called_at_end(transform):
+    for id, transform in pipeline.leaves.items():
+        annotations = transform.proto.annotations
+        if ANNOTATION in annotations or LATE_ANNOTATION in annotations or _is_called_at_end(transform):
             found.add(id)
-        if PUBLISH_ANNOTATION in transform.annotations:
+        if PUBLISH_ANNOTATION in annotations:
             found.add(id)
-            found.update(_staging(leaves, transform))
-    return sorted(id for id in found if _has_python_workers(components, components.transforms[id]))
-
-
-def _has_python_workers(components: Any, transform: Any) -> bool:
-    environment = transform.environment_id
-    return has_workers(components, environment) and is_python(components.environments[environment])
+            found.update(_staging(pipeline.leaves, transform))
+    environments = {id: components.transforms[id].environment_id for id in found}
+    return sorted(id for id, each in environments.items() if pipeline.has_workers(each) and pipeline.is_python(each))
 
 
 def _inside(components: Any, id: str) -> Iterator[str]:
@@ -83,7 +72,7 @@ def _inside(components: Any, id: str) -> Iterator[str]:
         yield from _inside(components, part)
 
 
-def _staging(leaves: dict[str, Any], publish: Any) -> set[str]:
+def _staging(leaves: Mapping[str, ParsedTransform], publish: ParsedTransform) -> set[str]:
     """Return the ids of the DoFns whose outputs are committables, and of what passes these on.
 
     Other producers stay where they are. Groupings run no user code; another SDK, and the SDK workers of Python, cannot
@@ -91,30 +80,30 @@ def _staging(leaves: dict[str, Any], publish: Any) -> set[str]:
     """
     producers = defaultdict(list)
     for id, transform in leaves.items():
-        for pcoll in transform.outputs.values():
+        for pcoll in transform.proto.outputs.values():
             producers[pcoll].append(id)
     found: set[str] = set()
-    waiting = list(publish.inputs.values())
+    waiting = list(publish.proto.inputs.values())
     while waiting:
         for id in producers[waiting.pop()]:
             if id in found:
                 continue
-            if leaves[id].spec.urn in _PASSING:
+            if leaves[id].urn in _PASSING:
                 found.add(id)
-                waiting += leaves[id].inputs.values()
-            elif leaves[id].spec.urn == common_urns.primitives.PAR_DO.urn:
+                waiting += leaves[id].proto.inputs.values()
+            elif leaves[id].urn == common_urns.primitives.PAR_DO.urn:
                 found.add(id)
     return found
 
 
-def _is_called_at_end(transform: Any) -> bool:
+def _is_called_at_end(transform: ParsedTransform) -> bool:
     """Return whether the DoFn of a transform is an `arcbeam.GracefulShutdown`, without unpickling it.
 
     The mark is in the display data, unless the SDK's type checks wrap the DoFn; and in the DoFn's attributes, unless
     its class says otherwise what is pickled.
     """
-    if transform.spec.urn != common_urns.primitives.PAR_DO.urn:
+    if transform.urn != common_urns.primitives.PAR_DO.urn:
         return False
-    if any(_MARK in each.payload for each in transform.display_data):
+    if any(_MARK in each.payload for each in transform.proto.display_data):
         return True
-    return _MARK in unpacked(phases.par_do_payload(transform).do_fn.payload)
+    return _MARK in unpacked(transform.par_do.do_fn.payload)

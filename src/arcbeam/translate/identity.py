@@ -13,28 +13,27 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.model.plan import BY_SDK_WORKERS
 from arcbeam.model.urns import STATE_ANNOTATION
-from arcbeam.translate import describe, phases
+from arcbeam.translate import describe
+from arcbeam.translate.parsing.parsedpipeline import ParsedTransform
+from arcbeam.translate.parsing.parsedstages import ParsedStage
 
 
-def uid(components: Any, read: Any, transforms: list[Any]) -> str:
+def uid(components: Any, stage: ParsedStage, transforms: list[ParsedTransform]) -> str:
     """Return the full name of the transform that identifies a stage.
 
     Args:
         components: the pipeline's components.
-        read: the stage's read; None if it has none.
-        transforms: the stage's transforms, producers before consumers, without reads and writes.
+        stage: the stage.
+        transforms: its transforms, producers before consumers, without reads and writes.
     """
-    if read is not None and read.spec.payload.startswith(b"group:"):
+    if stage.buffer.startswith(b"group:"):
         # A buffer is named after the grouping's id, which contains a number that counts transforms.
-        grouping: str = components.transforms[read.spec.payload.decode().partition(":")[2]].unique_name
+        grouping: str = components.transforms[stage.buffer.decode().partition(":")[2]].unique_name
         return grouping
-    if read is not None and phases.script_tag(read) is not None:
-        script: str = read.unique_name
-        return script
-    stateful = next(filter(_has_state, transforms), None)
-    first = transforms[0] if transforms else read
-    name: str = (stateful or first).unique_name
-    return name
+    transforms = [] if stage.script_tag is not None else transforms
+    named = next((each for each in transforms if each.has_state), transforms[0] if transforms else stage.read)
+    assert named is not None
+    return named.name
 
 
 def unique(uids: Iterable[str]) -> list[str]:
@@ -48,7 +47,7 @@ def unique(uids: Iterable[str]) -> list[str]:
 
 
 def shape(
-    components: Any, transforms: list[Any], coder_id: str, strategy: Any, *, grouped: bool, by_workers: bool
+    components: Any, transforms: list[ParsedTransform], coder_id: str, strategy: Any, *, grouped: bool, by_workers: bool
 ) -> str:
     """Describe the rows of a keyed stage: coders, windows, states, timers, and what else its state depends on.
 
@@ -64,23 +63,16 @@ def shape(
     windows = describe.windowing(strategy) if grouped else describe.windows(strategy)
     parts = [describe.coder(components, coder_id) + BY_SDK_WORKERS * by_workers, windows]
     for transform in transforms:
-        payload = phases.par_do_payload(transform)
-        if payload is None:
-            continue
+        payload = transform.par_do
         for name, spec in sorted(payload.state_specs.items()):
             parts.append(f"state {name}: {_state(components, spec)}")
         for name, spec in sorted(payload.timer_family_specs.items()):
             domain = runner_pb.TimeDomain.Enum.Name(spec.time_domain).lower()
             expiration = name == payload.on_window_expiration_timer_family_spec
             parts.append(f"timer {name}: {'window expiration' if expiration else domain}")
-        if STATE_ANNOTATION in transform.annotations:
-            parts.append(transform.annotations[STATE_ANNOTATION].decode())
+        if STATE_ANNOTATION in transform.proto.annotations and transform.is_par_do:
+            parts.append(transform.proto.annotations[STATE_ANNOTATION].decode())
     return "; ".join(parts)
-
-
-def _has_state(transform: Any) -> bool:
-    payload = phases.par_do_payload(transform)
-    return payload is not None and bool(payload.state_specs or payload.timer_family_specs)
 
 
 def _state(components: Any, spec: Any) -> str:

@@ -8,45 +8,28 @@ row's coder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from apache_beam.portability import common_urns
-from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners import pipeline_context
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.urns import KEY_CODER_URN
-from arcbeam.translate import phases
+from arcbeam.translate.parsing.parsedpipeline import ParsedPipeline, ParsedTransform
 
 _MULTIMAP = common_urns.side_inputs.MULTIMAP.urn
 _KV = common_urns.coders.KV.urn
 _ROW = common_urns.coders.ROW.urn
 
 
-def check(pipeline: Any) -> None:
-    """Reject keys that never have a deterministic encoding, and a GroupByKey whose input is not key-value pairs.
-
-    Raises:
-        InvalidPipelineError: names the transform and the coder.
-    """
-    for _ in _undetermined(pipeline):
-        pass
-
-
-def with_deterministic_keys(pipeline: Any) -> Any:
-    """Return the pipeline, or a copy of it in which keys are encoded deterministically.
-
-    Raises:
-        InvalidPipelineError: see `check`.
-    """
-    found = dict(_undetermined(pipeline))
-    if not found:
+def with_deterministic_keys(pipeline: ParsedPipeline, undetermined: Mapping[str, str]) -> ParsedPipeline:
+    """Return the pipeline, or a copy of it in which keys are encoded deterministically; see `undetermined`."""
+    if not undetermined:
         return pipeline
-    changed = runner_pb.Pipeline()
-    changed.CopyFrom(pipeline)
+    changed = pipeline.changed()
     components = changed.components
-    for pcoll, label in found.items():
+    for pcoll, label in undetermined.items():
         pair = components.coders[components.pcollections[pcoll].coder_id]
         key, value = pair.component_coder_ids
         wrapped, pairs = f"{key}:key:{label}", f"{key}:{value}:pair:{label}"
@@ -56,20 +39,29 @@ def with_deterministic_keys(pipeline: Any) -> Any:
         components.coders[pairs].CopyFrom(pair)
         components.coders[pairs].component_coder_ids[:] = [wrapped, value]
         components.pcollections[pcoll].coder_id = pairs
-    return changed
+    return ParsedPipeline(changed)
 
 
-def _undetermined(pipeline: Any) -> Iterator[tuple[str, str]]:
-    """Yield each PCollection whose key coder must be made deterministic, with the transform that needs it."""
+def undetermined(pipeline: ParsedPipeline) -> dict[str, str]:
+    """Return each PCollection whose key coder must be made deterministic, with the transform that needs it.
+
+    Raises:
+        InvalidPipelineError: keys never have a deterministic encoding, or the input of a GroupByKey does not consist of
+            key-value pairs. It names the transform and the coder.
+    """
+    return dict(_undetermined(pipeline))
+
+
+def _undetermined(pipeline: ParsedPipeline) -> Iterator[tuple[str, str]]:
     context = pipeline_context.PipelineContext(pipeline.components)
     seen: set[str] = set()
-    for transform, pcoll in _keyed(pipeline.components):
-        proto = pipeline.components.coders[pipeline.components.pcollections[pcoll].coder_id]
+    for transform, pcoll in _keyed(pipeline):
+        proto = pipeline.coder(pcoll)
         if proto.spec.urn != _KV:
-            if transform.spec.urn != common_urns.primitives.GROUP_BY_KEY.urn:
+            if transform.urn != common_urns.primitives.GROUP_BY_KEY.urn:
                 continue  # the SDK's workers report the error
             raise InvalidPipelineError(
-                f"{transform.unique_name}: the input does not consist of key-value pairs",
+                f"{transform.name}: the input does not consist of key-value pairs",
                 "map elements to (key, value)",
             )
         if pcoll in seen:
@@ -80,13 +72,13 @@ def _undetermined(pipeline: Any) -> Iterator[tuple[str, str]]:
             coder = context.coders.get_by_id(key)
         except Exception:
             continue  # another SDK's coder, which that SDK has checked
-        if not _may_be_deterministic(coder, transform.unique_name):
+        if not _may_be_deterministic(coder, transform.name):
             raise InvalidPipelineError(
-                f"{transform.unique_name}: the key coder {coder!r} is not deterministic",
+                f"{transform.name}: the key coder {coder!r} is not deterministic",
                 "give the key a type with a deterministic coder, or register one for it",
             )
         if not coder.is_deterministic() or _has_row(pipeline.components, key):
-            yield pcoll, transform.unique_name
+            yield pcoll, transform.name
 
 
 def _may_be_deterministic(coder: Any, label: str) -> bool:
@@ -97,20 +89,14 @@ def _may_be_deterministic(coder: Any, label: str) -> bool:
         return False
 
 
-def _keyed(components: Any) -> Iterator[tuple[Any, str]]:
+def _keyed(pipeline: ParsedPipeline) -> Iterator[tuple[ParsedTransform, str]]:
     """Yield each transform that compares keys, with the PCollection that contains the keys."""
-    for transform in components.transforms.values():
-        if transform.spec.urn == common_urns.primitives.GROUP_BY_KEY.urn:
-            yield transform, next(iter(transform.inputs.values()))
-        payload = phases.par_do_payload(transform)
-        if payload is None:
-            continue
-        for tag, pcoll in sorted(transform.inputs.items()):
-            side = payload.side_inputs.get(tag)
-            if side is not None:
-                if side.access_pattern.urn == _MULTIMAP:
-                    yield transform, pcoll
-            elif payload.state_specs or payload.timer_family_specs:
+    for transform in pipeline.transforms.values():
+        if transform.urn == common_urns.primitives.GROUP_BY_KEY.urn:
+            yield transform, next(iter(transform.proto.inputs.values()))
+        for tag, pcoll in sorted(transform.proto.inputs.items()):
+            side = transform.par_do.side_inputs.get(tag)
+            if transform.has_state if side is None else side.access_pattern.urn == _MULTIMAP:
                 yield transform, pcoll
 
 

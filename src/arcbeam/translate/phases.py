@@ -1,13 +1,12 @@
-"""The SDK's graph phases in the runner's order. This is the only module that uses its internal `translations`.
+"""The SDK's graph phases in the runner's order, from the SDK's internal `translations`.
 
-Owns which phases run, which transforms the runner executes itself, and how exchanges are cut out of the graph. Must not
-know plans or Spark. A contract test checks the SDK internals that this module uses.
+Owns which phases run, and how exchanges are cut out of the graph. Must not know plans or Spark. A contract test checks
+the SDK internals that this module uses.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -18,47 +17,15 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.portability.fn_api_runner import translations
 from apache_beam.runners.worker import bundle_processor
-from apache_beam.utils import proto_utils
 
 from arcbeam.model.urns import LATE_ANNOTATION
 from arcbeam.sizes import threshold
 from arcbeam.translate import describe, teststream
 from arcbeam.translate.detours import without_detours
+from arcbeam.translate.parsing.parsedpipeline import EXCHANGES, KNOWN_URNS, ParsedPipeline, ParsedTransform, leaf_stages
+from arcbeam.translate.parsing.parsedstages import DATA_INPUT, DATA_OUTPUT, SCRIPT, SPLIT_URN, ParsedStage
 
 SdkStage = translations.Stage
-DATA_INPUT = bundle_processor.DATA_INPUT_URN
-DATA_OUTPUT = bundle_processor.DATA_OUTPUT_URN
-IMPULSE_BUFFER: bytes = translations.IMPULSE_BUFFER
-PAR_DO_URNS: frozenset[str] = translations.PAR_DO_URNS
-PROCESS_URN: str = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
-SPLIT_URN: str = common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn
-
-_SCRIPT = b"script:"
-
-
-def script_tag(read: Any) -> str | None:
-    """Return the tag of the TestStream output that a read represents; None if it reads something else."""
-    payload: bytes = read.spec.payload
-    return payload.removeprefix(_SCRIPT).decode() if payload.startswith(_SCRIPT) else None
-
-
-EXCHANGES: frozenset[str] = frozenset(
-    [
-        common_urns.composites.RESHUFFLE.urn,
-        common_urns.composites.REDISTRIBUTE_ARBITRARILY.urn,
-        common_urns.composites.REDISTRIBUTE_BY_KEY.urn,
-    ]
-)
-_KNOWN_URNS = EXCHANGES | {common_urns.primitives.FLATTEN.urn, common_urns.primitives.GROUP_BY_KEY.urn}
-
-
-RUNNABLE: frozenset[str] = (
-    _KNOWN_URNS
-    | translations.KNOWN_COMPOSITES
-    | frozenset(bundle_processor.BeamTransformFactory._known_urns)
-    | {common_urns.primitives.IMPULSE.urn, common_urns.deprecated_primitives.READ.urn, *PAR_DO_URNS}
-)
-"""URNs of leaf transforms that the runner or the SDK's harness can run."""
 
 
 class _EmbeddedContext(translations.TransformContext):  # type: ignore[misc]  # Beam is untyped
@@ -180,25 +147,6 @@ class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # B
         return coder, self.safe_coders[coder]
 
 
-def _leaf_stages(pipeline: Any) -> Iterator[Any]:
-    known = translations.KNOWN_COMPOSITES | _KNOWN_URNS
-    yield from translations.leaf_transform_stages(
-        pipeline.root_transform_ids, pipeline.components, known_composites=known
-    )
-
-
-def leaves(pipeline: Any) -> dict[str, Any]:
-    """Return the transforms of a pipeline that are run, by id: leaves, and composites that the runner knows."""
-    return {stage.name: transform for stage in _leaf_stages(pipeline) for transform in stage.transforms}
-
-
-def par_do_payload(transform: Any) -> Any:
-    """Return the ParDoPayload of a transform; None if it is not a ParDo or a part of a splittable one."""
-    if transform.spec.urn not in PAR_DO_URNS:
-        return None
-    return proto_utils.parse_Bytes(transform.spec.payload, runner_pb.ParDoPayload)
-
-
 def _expand_scripts(stages: Iterable[Any], context: Any) -> Iterator[Any]:
     """Replace a TestStream by a read for each of its outputs, so that each output has its own watermark."""
     for stage in stages:
@@ -208,7 +156,7 @@ def _expand_scripts(stages: Iterable[Any], context: Any) -> Iterator[Any]:
             continue
         for tag, pcoll in sorted(transform.outputs.items()):
             name = transform.unique_name if len(transform.outputs) == 1 else f"{transform.unique_name}/{tag}"
-            spec = runner_pb.FunctionSpec(urn=DATA_INPUT, payload=_SCRIPT + tag.encode())
+            spec = runner_pb.FunctionSpec(urn=DATA_INPUT, payload=SCRIPT + tag.encode())
             yield SdkStage(
                 name,
                 [runner_pb.PTransform(unique_name=name, outputs={"out": pcoll}, spec=spec)],
@@ -287,7 +235,7 @@ def _break_before(wanted: Callable[[Any], object]) -> Callable[[Iterable[Any], A
 
     def phase(stages: Iterable[Any], context: Any) -> Iterator[Any]:
         for stage in stages:
-            if any(wanted(payload) for payload in map(par_do_payload, stage.transforms) if payload is not None):
+            if any(wanted(ParsedTransform(each).par_do) for each in stage.transforms):
                 stage.forced_root = True
             yield stage
 
@@ -415,34 +363,27 @@ def _copied(pcoll: str) -> bytes:
 
 
 def optimized(
-    pipeline: Any,
-    *,
-    fusion: bool,
-    drain: bool,
-    bounded: bool,
-    workers: bool,
-    python: str | None,
-) -> tuple[Any, list[Any]]:
+    pipeline: ParsedPipeline, *, fusion: bool, drain: bool, bounded: bool
+) -> tuple[Any, ParsedPipeline, list[ParsedStage]]:
     """Run the phases on a copy of the pipeline.
 
     Args:
-        pipeline: the proto.
+        pipeline: the pipeline.
         fusion: whether transforms may share a stage.
         drain: insert a truncation before every splittable DoFn.
         bounded: side inputs are complete before the stage that reads them begins. In a streaming job elements wait
             for side inputs.
-        workers: SDK workers run the transforms.
-        python: an environment whose workers run Python; None if there is none.
 
     Returns:
-        The context (its `components` hold what the phases added) and the stages, in topological order. Reads and
-        writes between stages are transforms with the URNs DATA_INPUT and DATA_OUTPUT, whose payload names a buffer.
+        The context, which has the coders of edges between stages; the pipeline, with what the phases added; and the
+        stages, in topological order. Reads and writes between stages are transforms with the URNs DATA_INPUT and
+        DATA_OUTPUT, whose payload names a buffer.
     """
-    pipeline = copy.deepcopy(pipeline)
-    kind = _WorkersContext if workers else _EmbeddedContext
-    context = kind(pipeline.components, frozenset(_KNOWN_URNS), is_drain=drain)
-    context.python = python
-    stages: list[Any] = list(_leaf_stages(pipeline))
+    proto = pipeline.changed()
+    kind = _WorkersContext if pipeline.any_workers else _EmbeddedContext
+    context = kind(proto.components, frozenset(KNOWN_URNS), is_drain=drain)
+    context.python = pipeline.python_workers
+    stages: list[Any] = list(leaf_stages(proto))
     phases = [
         translations.annotate_downstream_side_inputs,
         translations.annotate_stateful_dofns_as_roots,
@@ -468,10 +409,10 @@ def optimized(
         translations.sort_stages,
         translations.add_impulse_to_dangling_transforms,
     ]
-    with _deep_graphs(len(pipeline.components.transforms)):
+    with _deep_graphs(len(proto.components.transforms)):
         for phase in phases:
             stages = list(phase(stages, context))
-    return context, stages
+    return context, ParsedPipeline(proto), [ParsedStage(stage) for stage in stages if stage.transforms]
 
 
 @contextlib.contextmanager

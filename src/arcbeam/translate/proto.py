@@ -32,8 +32,8 @@ from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Plan
 from arcbeam.options import ArcbeamOptions
 from arcbeam.sizes import by_identity
-from arcbeam.translate import workers
 from arcbeam.translate.lower import translate
+from arcbeam.translate.parsing.parsedpipeline import ParsedPipeline
 
 
 def pipeline_proto(pipeline: Any, options: PipelineOptions | None = None, environment: Any = None) -> Any:
@@ -148,11 +148,11 @@ def merged(proto: Any) -> Any:
     return merge_common_environments(merge_superset_dep_environments(proto))
 
 
-def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool = False) -> Plan:
-    """Return the plan of a proto that `pipeline_proto` or `merged` returned.
+def plan_of(pipeline: ParsedPipeline, options: ArcbeamOptions, *, name: str = "", drain: bool = False) -> Plan:
+    """Return the plan of a pipeline.
 
     Args:
-        proto: `beam_runner_api_pb2.Pipeline`; not changed.
+        pipeline: its proto is one that `pipeline_proto` or `merged` returned.
         options: the options to run with.
         name: the job's name, for display.
         drain: insert a truncation before every splittable DoFn.
@@ -163,14 +163,14 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
     """
     options.check()
     plan = translate(
-        proto,
+        pipeline,
         name=name,
         fusion=not options.no_fusion,
         drain=drain,
-        bounded=not is_streaming(proto, options),
+        bounded=not is_streaming(pipeline, options),
         allow_non_deterministic_keys=bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders),
     )
-    plan = replace(plan, finite=not plan.bounded and not _streams(proto, options))
+    plan = replace(plan, finite=not plan.bounded and not _streams(pipeline, options))
     if not plan.stages:
         raise InvalidPipelineError("the pipeline has no transforms", "apply at least one before run()")
     if options.checkpoint_dir and plan.bounded:
@@ -181,25 +181,17 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
     return plan
 
 
-def is_streaming(proto: Any, options: PipelineOptions) -> bool:
+def is_streaming(pipeline: ParsedPipeline, options: PipelineOptions) -> bool:
     """Return whether a pipeline makes a streaming job: the options request it, or some input is unbounded.
 
     What runs in SDK workers always runs as a streaming job.
     """
-    return workers.any_workers(proto.components) or _streams(proto, options)
+    return pipeline.any_workers or _streams(pipeline, options)
 
 
-def _streams(proto: Any, options: PipelineOptions) -> bool:
+def _streams(pipeline: ParsedPipeline, options: PipelineOptions) -> bool:
     """Return whether the options request a streaming job, or some input is unbounded."""
-    return bool(options.view_as(StandardOptions).streaming) or has_unbounded_input(proto)
-
-
-def has_unbounded_input(proto: Any) -> bool:
-    """Return whether some input of a pipeline is unbounded.
-
-    The output of a splittable DoFn is unbounded if its elements may be. So is each output of a TestStream.
-    """
-    return any(p.is_bounded == runner_pb.IsBounded.UNBOUNDED for p in proto.components.pcollections.values())
+    return bool(options.view_as(StandardOptions).streaming) or pipeline.has_unbounded_input
 
 
 class _Leaves(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped

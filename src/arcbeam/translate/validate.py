@@ -1,6 +1,6 @@
 """Validation of a pipeline: everything that is not supported is reported at once, by name.
 
-Owns the list of what is supported. Must not know how anything runs.
+Owns the list of what is supported, and the changes to a pipeline that is. Must not know how anything runs.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_utils import validate_pipeline_graph
-from apache_beam.utils import proto_utils
-from google.protobuf.message import DecodeError
+from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError
-from arcbeam.translate import embedding, keys, phases, teststream, workers
+from arcbeam.translate import embedding, keys, teststream, workers, workerscripts
 from arcbeam.translate.describe import parts_of
+from arcbeam.translate.parsing.parsedpipeline import LEAVES, PAR_DO_URNS, ParsedPipeline, ParsedTransform
 
 _READ = common_urns.deprecated_primitives.READ.urn
 _ENDLESS = "make it a splittable DoFn, or limit it: an unbounded source of the old kind has no checkpoints"
@@ -30,11 +30,20 @@ _SUPPORTED_REQUIREMENTS = {
 }
 
 
-def validate(pipeline: Any, *, allow_non_deterministic_keys: bool = False) -> None:
-    """Check a pipeline proto.
+RUNNABLE: frozenset[str] = (
+    LEAVES
+    | PAR_DO_URNS
+    | frozenset(bundle_processor.BeamTransformFactory._known_urns)
+    | {common_urns.primitives.IMPULSE.urn, _READ}
+)
+"""URNs of leaf transforms that the runner or the SDK's harness can run."""
+
+
+def validated(pipeline: ParsedPipeline, *, allow_non_deterministic_keys: bool = False) -> ParsedPipeline:
+    """Check a pipeline; return it as it runs: with embedded parts, a decoded script, and deterministic keys.
 
     Args:
-        pipeline: `beam_runner_api_pb2.Pipeline`; not changed.
+        pipeline: the pipeline.
         allow_non_deterministic_keys: the SDK's option. With it, equal keys may end up in several groups.
 
     Raises:
@@ -42,19 +51,21 @@ def validate(pipeline: Any, *, allow_non_deterministic_keys: bool = False) -> No
         UnsupportedPipelineError: the pipeline is well-formed but needs features that are not supported; lists all.
     """
     _well_formed(pipeline)
-    refused = workers.refused(embedding.with_embedded_parts(pipeline))
-    items = [*_requirements(pipeline), *_transforms(pipeline), *refused]
+    pipeline = embedding.with_embedded_parts(pipeline)
+    items = [*_requirements(pipeline), *_transforms(pipeline), *workers.refused(pipeline)]
     if items:
         raise UnsupportedPipelineError(tuple(sorted(items, key=lambda item: (item.transform, item.what))))
-    if not allow_non_deterministic_keys:
-        keys.check(pipeline)
+    undetermined = {} if allow_non_deterministic_keys else keys.undetermined(pipeline)
+    pipeline = workerscripts.with_decoded_script(pipeline)
+    # The SDK of a worker has made the keys of its pipeline deterministic.
+    return pipeline if pipeline.any_workers else keys.with_deterministic_keys(pipeline, undetermined)
 
 
-def _well_formed(pipeline: Any) -> None:
+def _well_formed(pipeline: ParsedPipeline) -> None:
     transforms = pipeline.components.transforms
-    if not pipeline.root_transform_ids:
+    if not pipeline.proto.root_transform_ids:
         raise InvalidPipelineError("the pipeline has no transforms", "apply at least one transform before run()")
-    for root in pipeline.root_transform_ids:
+    for root in pipeline.proto.root_transform_ids:
         if root not in transforms:
             raise InvalidPipelineError(f"the pipeline names a root transform '{root}' that it does not contain")
     for id, transform in transforms.items():
@@ -68,26 +79,24 @@ def _well_formed(pipeline: Any) -> None:
             raise InvalidPipelineError(
                 f"transform '{id}' names an environment '{transform.environment_id}' that does not exist"
             )
-        try:
-            payload = phases.par_do_payload(transform)
-        except DecodeError as e:
-            raise InvalidPipelineError(f"the payload of transform '{id}' is malformed: {e}") from e
         if transform.spec.urn == teststream.URN:
             teststream.check(transform, pipeline.components)
-        for tag in payload.side_inputs if payload is not None else ():
-            if tag not in transform.inputs:
+    for id, parsed in pipeline.transforms.items():
+        for tag in parsed.par_do.side_inputs:
+            if tag not in parsed.proto.inputs:
                 raise InvalidPipelineError(f"transform '{id}' names a side input '{tag}' that is not among its inputs")
-    _well_formed_types(pipeline.components)
+    _well_formed_types(pipeline)
     try:
-        validate_pipeline_graph(pipeline)
+        validate_pipeline_graph(pipeline.proto)
     except ValueError as e:
         raise InvalidPipelineError(str(e)) from e
     except RecursionError as e:
         raise InvalidPipelineError("a transform contains itself, or transforms are nested too deeply") from e
 
 
-def _well_formed_types(components: Any) -> None:
+def _well_formed_types(pipeline: ParsedPipeline) -> None:
     """Check that all named coders and windowing strategies exist, and that triggers are valid."""
+    components = pipeline.components
     for id, pcoll in components.pcollections.items():
         if pcoll.coder_id not in components.coders:
             raise InvalidPipelineError(f"PCollection '{id}' names a coder '{pcoll.coder_id}' that does not exist")
@@ -110,8 +119,7 @@ def _well_formed_types(components: Any) -> None:
         if transform.spec.urn != common_urns.primitives.ASSIGN_WINDOWS.urn:
             continue
         for pcoll in transform.outputs.values():
-            strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
-            if wrong := _wrong_trigger(strategy.trigger):
+            if wrong := _wrong_trigger(pipeline.strategy(pcoll).trigger):
                 raise InvalidPipelineError(
                     f"transform '{transform.unique_name}': {wrong}", "correct the trigger of this WindowInto"
                 )
@@ -129,29 +137,26 @@ def _wrong_trigger(trigger: Any) -> str:
     return next(filter(None, map(_wrong_trigger, parts_of(trigger))), "")
 
 
-def _requirements(pipeline: Any) -> list[Unsupported]:
+def _requirements(pipeline: ParsedPipeline) -> list[Unsupported]:
     return [
         Unsupported("pipeline", f"requirement {urn}")
-        for urn in pipeline.requirements
+        for urn in pipeline.proto.requirements
         if urn not in _SUPPORTED_REQUIREMENTS
     ]
 
 
-def _transforms(pipeline: Any) -> list[Unsupported]:
+def _transforms(pipeline: ParsedPipeline) -> list[Unsupported]:
     items: list[Unsupported] = []
-    scripts = sum(transform.spec.urn == teststream.URN for transform in pipeline.components.transforms.values())
-    for transform in pipeline.components.transforms.values():
-        name = transform.unique_name
-        if transform.spec.urn == teststream.URN:
+    scripts = sum(transform.urn == teststream.URN for transform in pipeline.transforms.values())
+    for transform in pipeline.transforms.values():
+        name, payload = transform.name, transform.par_do
+        if transform.urn == teststream.URN:
             if scripts > 1:
                 items.append(Unsupported(name, "one of several TestStreams", "use one with several tagged outputs"))
-        elif _is_run(transform) and transform.spec.urn not in phases.RUNNABLE:
-            items.append(Unsupported(name, f"transform {transform.spec.urn or 'without a URN'}"))
-        elif transform.spec.urn == _READ and _reads_without_end(transform):
+        elif _is_run(transform) and transform.urn not in RUNNABLE:
+            items.append(Unsupported(name, f"transform {transform.urn or 'without a URN'}"))
+        elif transform.urn == _READ and _reads_without_end(transform):
             items.append(Unsupported(name, "an unbounded source", _ENDLESS))
-        payload = phases.par_do_payload(transform)
-        if payload is None:
-            continue
         for family, spec in payload.timer_family_specs.items():
             if spec.time_domain not in (runner_pb.TimeDomain.EVENT_TIME, runner_pb.TimeDomain.PROCESSING_TIME):
                 items.append(Unsupported(name, f"timer family '{family}' in an unknown time domain"))
@@ -162,15 +167,16 @@ def _transforms(pipeline: Any) -> list[Unsupported]:
     return items
 
 
-def _is_run(transform: Any) -> bool:
+def _is_run(transform: ParsedTransform) -> bool:
     """Return whether a transform runs itself, not only its subtransforms, and is not one that returns its input."""
-    return not transform.subtransforms and bool(set(transform.outputs.values()) - set(transform.inputs.values()))
+    proto = transform.proto
+    return not proto.subtransforms and bool(set(proto.outputs.values()) - set(proto.inputs.values()))
 
 
-def _reads_without_end(transform: Any) -> bool:
+def _reads_without_end(transform: ParsedTransform) -> bool:
     """Return whether a source declares itself unbounded.
 
     Splittable DoFns are not checked: one may be unbounded for each element and still end.
     """
-    payload = proto_utils.parse_Bytes(transform.spec.payload, runner_pb.ReadPayload)
+    payload = runner_pb.ReadPayload.FromString(transform.proto.spec.payload)
     return bool(payload.is_bounded == runner_pb.IsBounded.UNBOUNDED)

@@ -22,10 +22,9 @@ from arcbeam.model.urns import (
     WORKER_WINDOWS_URN,
     WRITE_URN,
 )
-from arcbeam.translate import phases, teststream
+from arcbeam.translate import teststream
+from arcbeam.translate.parsing.parsedpipeline import ParsedPipeline, ParsedTransform
 
-_ENVIRONMENTS = common_urns.environments
-_WITH_WORKERS = frozenset([_ENVIRONMENTS.EXTERNAL.urn, _ENVIRONMENTS.PROCESS.urn, _ENVIRONMENTS.DOCKER.urn])
 _WINDOWS = frozenset(
     [
         common_urns.global_windows.urn,
@@ -48,8 +47,6 @@ _PAIRS = common_urns.sdf_components.PAIR_WITH_RESTRICTION.urn
 """What it puts out is only for the next transform of a splittable DoFn."""
 _CALLED = frozenset([python_urns.PICKLED_WINDOWFN, "beam:window_fn:serialized_java:v1"])
 """The window functions that a worker merges windows with on request."""
-_PYTHON = "beam:version:sdk_base:apache/beam_python"
-_JAVA = "beam:version:sdk_base:apache/beam_java"
 _REMEDY = "omit --environment_type to run Python in Spark's workers"
 _STATES = frozenset(
     [
@@ -69,67 +66,26 @@ _ANNOTATIONS = {
 }
 
 
-def has_workers(components: Any, environment_id: str) -> bool:
-    """Return whether an environment has SDK workers; else its transforms run in the task's process."""
-    # SUBTLE: indexing would add a missing environment to the pipeline, which would then not be refused.
-    found = components.environments.get(environment_id)
-    return found is not None and found.urn in _WITH_WORKERS
-
-
-def is_python(environment: Any) -> bool:
-    """Return whether the SDK of an environment is Python's."""
-    return any(each.startswith(_PYTHON) for each in environment.capabilities)
-
-
-def _is_java(environment: Any) -> bool:
-    return any(each.startswith(_JAVA) for each in environment.capabilities)
-
-
-def any_workers(components: Any) -> bool:
-    """Return whether some transform of a pipeline runs in an SDK worker."""
-    return any(has_workers(components, each) for each in _used(components))
-
-
-def python_workers(components: Any) -> str | None:
-    """Return the environment of the SDK workers that run Python; None if there are none."""
-    return min(
-        (
-            each
-            for each in _used(components)
-            if has_workers(components, each) and is_python(components.environments[each])
-        ),
-        default=None,
-    )
-
-
-def of_another_sdk(components: Any) -> bool:
-    """Return whether all workers run another SDK than Python's. It encodes elements of a TestStream as in streams."""
-    return any_workers(components) and python_workers(components) is None
-
-
-def _used(components: Any) -> set[str]:
-    return {t.environment_id for t in components.transforms.values() if t.environment_id and not t.subtransforms}
-
-
-def merges_in_worker(components: Any, strategy: Any) -> bool:
+def merges_in_worker(pipeline: ParsedPipeline, strategy: Any) -> bool:
     """Return whether windows of a strategy are merged by a function that only an SDK worker can call."""
     return (
         strategy.merge_status == runner_pb.MergeStatus.NEEDS_MERGE
         and strategy.window_fn.urn not in _WINDOWS
-        and has_workers(components, strategy.environment_id)
+        and pipeline.has_workers(strategy.environment_id)
     )
 
 
-def strategies(context: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def strategies(context: Any, pipeline: ParsedPipeline) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the windowing strategies by id, as workers have them, and as the task's process has them.
 
     The task's process does not load functions of a worker's SDK.
 
     Args:
-        context: what `phases.optimized` returned.
+        context: of the SDK's phases, from `phases.optimized`.
+        pipeline: the pipeline after these phases.
     """
     theirs, ours = {}, {}
-    for id, strategy in context.components.windowing_strategies.items():
+    for id, strategy in pipeline.components.windowing_strategies.items():
         there, here = context.windows(strategy.window_coder_id)
         theirs[id] = runner_pb.WindowingStrategy()
         theirs[id].CopyFrom(strategy)
@@ -137,46 +93,42 @@ def strategies(context: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         ours[id] = runner_pb.WindowingStrategy()
         ours[id].CopyFrom(strategy)
         ours[id].window_coder_id = here
-        if has_workers(context.components, strategy.environment_id) and strategy.window_fn.urn not in _WINDOWS:
+        if pipeline.has_workers(strategy.environment_id) and strategy.window_fn.urn not in _WINDOWS:
             ours[id].window_fn.urn = WORKER_WINDOWS_URN
             ours[id].window_fn.payload = theirs[id].SerializeToString(deterministic=True)
     return theirs, ours
 
 
-def refused(pipeline: Any) -> Iterator[Unsupported]:
+def refused(pipeline: ParsedPipeline) -> Iterator[Unsupported]:
     """Yield what cannot run in SDK workers, for a pipeline of `embedding.with_embedded_parts`."""
     components = pipeline.components
-    if not any_workers(components):
+    if not pipeline.any_workers:
         return
-    partly = not all(has_workers(components, each) for each in _used(components))
-    for transform in components.transforms.values():
-        name, urn = transform.unique_name, transform.spec.urn
-        if urn == teststream.URN and len({is_python(components.environments[each]) for each in _used(components)}) > 1:
+    partly = not all(map(pipeline.has_workers, pipeline.used_environments))
+    for transform in pipeline.transforms.values():
+        name, urn, proto = transform.name, transform.urn, transform.proto
+        if urn == teststream.URN and len(set(map(pipeline.is_python, pipeline.used_environments))) > 1:
             yield Unsupported(name, "a TestStream beside workers of several SDKs", "use transforms of one SDK")
-        if has_workers(components, transform.environment_id) and not transform.subtransforms:
+        if pipeline.has_workers(proto.environment_id) and not proto.subtransforms:
             for annotation, what in _ANNOTATIONS.items():
-                if annotation in transform.annotations:
+                if annotation in proto.annotations:
                     yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
-            payload = phases.par_do_payload(transform)
-            for what in _in_par_do(payload):
+            for what in _in_par_do(transform.par_do):
                 yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
-            if payload is not None and _is_java(components.environments[transform.environment_id]):
-                for what in _in_windows_of_its_own(components, transform, payload):
+            if transform.is_par_do and pipeline.is_java(proto.environment_id):
+                for what in _in_windows_of_its_own(pipeline, transform):
                     yield Unsupported(name, f"{what} in a Java worker", "use Beam's windows there")
-        for pcoll in transform.outputs.values() if partly and urn == common_urns.primitives.ASSIGN_WINDOWS.urn else ():
-            strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
-            if components.coders[strategy.window_coder_id].spec.urn not in _READABLE:
+        for pcoll in proto.outputs.values() if partly and urn == common_urns.primitives.ASSIGN_WINDOWS.urn else ():
+            if components.coders[pipeline.strategy(pcoll).window_coder_id].spec.urn not in _READABLE:
                 yield Unsupported(name, "windows of a type of its own in a pipeline that is partly embedded", _REMEDY)
         if urn == common_urns.primitives.GROUP_BY_KEY.urn:
-            (pcoll,) = transform.inputs.values()
-            strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
-            if merges_in_worker(components, strategy) and strategy.window_fn.urn not in _CALLED:
+            (pcoll,) = proto.inputs.values()
+            strategy = pipeline.strategy(pcoll)
+            if merges_in_worker(pipeline, strategy) and strategy.window_fn.urn not in _CALLED:
                 yield Unsupported(name, f"merging windows of '{strategy.window_fn.urn}' in an SDK worker", _REMEDY)
 
 
 def _in_par_do(payload: Any) -> Iterator[str]:
-    if payload is None:
-        return
     for name, spec in payload.state_specs.items():
         if spec.WhichOneof("spec") not in _STATES:
             yield f"the state '{name}' ({spec.WhichOneof('spec')})"
@@ -185,43 +137,45 @@ def _in_par_do(payload: Any) -> Iterator[str]:
             yield f"the side input '{tag}' with the window mapping '{side.window_mapping_fn.urn}'"
 
 
-def _in_windows_of_its_own(components: Any, transform: Any, payload: Any) -> Iterator[str]:
+def _in_windows_of_its_own(pipeline: ParsedPipeline, transform: ParsedTransform) -> Iterator[str]:
     """Yield what a Java worker asks for by windows without their ends, which cannot be found here."""
-    for tag, id in transform.inputs.items():
-        strategy = components.windowing_strategies[components.pcollections[id].windowing_strategy_id]
-        if components.coders[strategy.window_coder_id].spec.urn in _READABLE:
+    for tag, pcoll in transform.proto.inputs.items():
+        if pipeline.components.coders[pipeline.strategy(pcoll).window_coder_id].spec.urn in _READABLE:
             continue
-        if tag in payload.side_inputs:
+        if tag in transform.par_do.side_inputs:
             yield f"the side input '{tag}' with windows of a type of its own"
-        elif payload.state_specs or payload.timer_family_specs:
+        elif transform.has_state:
             yield "state or timers with windows of a type of its own"
 
 
-def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
+def divided(
+    context: Any, pipeline: ParsedPipeline, transforms: list[ParsedTransform]
+) -> tuple[Remote, list[ParsedTransform]]:
     """Divide a stage that an SDK worker runs.
 
     Args:
-        context: what `phases.optimized` returned.
+        context: of the SDK's phases, from `phases.optimized`.
+        pipeline: the pipeline after these phases.
         transforms: of the stage, with our reads and writes.
 
     Returns:
         The worker's part; and the transforms of the task's process: read, the stand-in for the worker, writes.
     """
-    components = context.components
-    reads = [t for t in transforms if t.spec.urn == READ_URN]
-    writes = [t for t in transforms if t.spec.urn == WRITE_URN]
-    own = [t for t in transforms if t.spec.urn not in (READ_URN, WRITE_URN)]
-    (source,) = (pcoll for t in reads for pcoll in t.outputs.values())
-    written = dict.fromkeys(pcoll for t in writes for pcoll in t.inputs.values())
+    components = pipeline.components
+    reads = [t for t in transforms if t.urn == READ_URN]
+    writes = [t for t in transforms if t.urn == WRITE_URN]
+    own = [t for t in transforms if t.urn not in (READ_URN, WRITE_URN)]
+    (source,) = (pcoll for t in reads for pcoll in t.proto.outputs.values())
+    written = dict.fromkeys(pcoll for t in writes for pcoll in t.proto.inputs.values())
     sinks = {f"out{n}": pcoll for n, pcoll in enumerate(pcoll for pcoll in written if pcoll != source)}
     ports = {pcoll: RemotePort(pcoll, *context.port(pcoll)) for pcoll in (source, *sinks.values())}
-    inner = [pcoll for t in own if t.spec.urn != _PAIRS for pcoll in t.outputs.values() if pcoll not in ports]
+    inner = [pcoll for t in own if t.urn != _PAIRS for pcoll in t.proto.outputs.values() if pcoll not in ports]
     inner_ports = tuple(RemotePort(pcoll, *context.port(pcoll)) for pcoll in dict.fromkeys(inner))
     timers: dict[tuple[str, str], str] = {}
-    own = [_with_coders_of_state(context, _with_timer_coders(context, t, timers)) for t in own]
-    theirs, _ = strategies(context)
+    protos = [_in_worker(context, pipeline, t, timers) for t in own]
+    theirs, _ = strategies(context, pipeline)
     part = runner_pb.Components(coders=components.coders, windowing_strategies=theirs)
-    for transform in own:
+    for transform in protos:
         part.transforms[transform.unique_name].CopyFrom(transform)
         part.environments[transform.environment_id].CopyFrom(components.environments[transform.environment_id])
         for pcoll in (*transform.inputs.values(), *transform.outputs.values()):
@@ -238,25 +192,42 @@ def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
         inner_ports,
     )
     stand_in = runner_pb.PTransform(
-        unique_name=own[0].unique_name,
+        unique_name=own[0].name,
         inputs={"in": source},
         outputs=sinks,
         spec=runner_pb.FunctionSpec(urn=REMOTE_URN),
     )
-    return remote, [*reads, stand_in, *writes]
+    return remote, [*reads, ParsedTransform(stand_in), *writes]
 
 
-def _with_coders_of_state(context: Any, transform: Any) -> Any:
-    """Return a transform whose ordered lists and multimaps can be stored here.
+def _in_worker(
+    context: Any, pipeline: ParsedPipeline, transform: ParsedTransform, timers: dict[tuple[str, str], str]
+) -> Any:
+    """Return the proto of a transform for its worker; add the coders of its timers to a table, by name and family."""
+    if not transform.is_par_do:
+        return transform.proto
+    payload = runner_pb.ParDoPayload()
+    payload.CopyFrom(transform.par_do)
+    for family, spec in payload.timer_family_specs.items():
+        coder = _timer_coder(context, pipeline, transform, spec.timer_family_coder_id)
+        spec.timer_family_coder_id = context.maybe_length_prefixed_coder(coder)
+        timers[transform.name, family] = context.ours(spec.timer_family_coder_id)
+    environment = transform.proto.environment_id
+    _set_coders_of_state(context, payload, own=pipeline.is_python(environment) or pipeline.is_java(environment))
+    return transform.with_spec(transform.urn, payload.SerializeToString(deterministic=True)).proto
+
+
+def _set_coders_of_state(context: Any, payload: Any, *, own: bool) -> None:
+    """Change the coders of ordered lists and multimaps so that they can be stored here.
 
     The length of each entry of a list, and of each value of a map, must be known; and a key of a map must not depend on
     what follows it.
+
+    Args:
+        context: what `phases.optimized` returned.
+        payload: `ParDoPayload`.
+        own: the worker's SDK takes the coders of a state from the DoFn.
     """
-    payload = phases.par_do_payload(transform)
-    if payload is None:
-        return transform
-    environment = context.components.environments[transform.environment_id]
-    own = is_python(environment) or _is_java(environment)
     prefixed = context.maybe_length_prefixed_coder
     for spec in payload.state_specs.values():
         match spec.WhichOneof("spec"):
@@ -266,7 +237,7 @@ def _with_coders_of_state(context: Any, transform: Any) -> Any:
                 lengths = runner_pb.Coder(spec=_LENGTHS, component_coder_ids=[list.element_coder_id])
                 list.element_coder_id = context.add_or_get_coder_id(lengths, list.element_coder_id)
             case _ if own:
-                pass  # their workers have the coders of a DoFn's state from the DoFn
+                pass
             case "ordered_list_spec":
                 spec.ordered_list_spec.element_coder_id = prefixed(spec.ordered_list_spec.element_coder_id)
             case "map_spec" | "multimap_spec" as kind:
@@ -274,41 +245,20 @@ def _with_coders_of_state(context: Any, transform: Any) -> Any:
                 map.key_coder_id, map.value_coder_id = prefixed(map.key_coder_id), prefixed(map.value_coder_id)
             case "set_spec":
                 spec.set_spec.element_coder_id = prefixed(spec.set_spec.element_coder_id)
-    changed = runner_pb.PTransform()
-    changed.CopyFrom(transform)
-    changed.spec.payload = payload.SerializeToString(deterministic=True)
-    return changed
 
 
-def _timer_coder(context: Any, transform: Any, payload: Any, declared: str) -> str:
+def _timer_coder(context: Any, pipeline: ParsedPipeline, transform: ParsedTransform, declared: str) -> str:
     """Return the id of the coder of a transform's timers: of the keys and windows of its main input.
 
     SUBTLE: if there are side inputs, Python may declare those of any input, and of another one in another process.
     """
-    components = context.components
-    (main,) = (pcoll for tag, pcoll in transform.inputs.items() if tag not in payload.side_inputs)
-    elements = components.coders[components.pcollections[main].coder_id]
+    (main,) = transform.main_inputs
+    elements, coders = pipeline.coder(main), pipeline.components.coders
     if elements.spec.urn != common_urns.coders.KV.urn:
         return declared
-    strategy = components.windowing_strategies[components.pcollections[main].windowing_strategy_id]
-    parts = [elements.component_coder_ids[0], strategy.window_coder_id]
-    if list(components.coders[declared].component_coder_ids) == parts:
+    parts = [elements.component_coder_ids[0], pipeline.strategy(main).window_coder_id]
+    if list(coders[declared].component_coder_ids) == parts:
         return declared
-    made = runner_pb.Coder(spec=components.coders[declared].spec, component_coder_ids=parts)
+    made = runner_pb.Coder(spec=coders[declared].spec, component_coder_ids=parts)
     found: str = context.add_or_get_coder_id(made, declared)
     return found
-
-
-def _with_timer_coders(context: Any, transform: Any, timers: dict[tuple[str, str], str]) -> Any:
-    """Return a transform whose timers can be read here; add the coders to a table, by transform and family."""
-    payload = phases.par_do_payload(transform)
-    if payload is None or not payload.timer_family_specs:
-        return transform
-    for family, spec in payload.timer_family_specs.items():
-        coder = _timer_coder(context, transform, payload, spec.timer_family_coder_id)
-        spec.timer_family_coder_id = context.maybe_length_prefixed_coder(coder)
-        timers[transform.unique_name, family] = context.ours(spec.timer_family_coder_id)
-    changed = runner_pb.PTransform()
-    changed.CopyFrom(transform)
-    changed.spec.payload = payload.SerializeToString(deterministic=True)
-    return changed

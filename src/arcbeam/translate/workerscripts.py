@@ -10,26 +10,25 @@ from __future__ import annotations
 from typing import Any
 
 from apache_beam.portability import common_urns
-from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker.bundle_processor import IDENTITY_DOFN_URN
 
-from arcbeam.translate import teststream, workers
+from arcbeam.translate import teststream
+from arcbeam.translate.parsing.parsedpipeline import ParsedPipeline
 
 
-def with_decoded_script(pipeline: Any) -> Any:
+def with_decoded_script(pipeline: ParsedPipeline) -> ParsedPipeline:
     """Return the pipeline; or a copy of it in which a worker decodes the elements of a TestStream of Python.
 
     In a copy for another SDK, the TestStream has the coder of its elements as they are encoded.
     """
     components = pipeline.components
     id = next((id for id, t in components.transforms.items() if t.spec.urn == teststream.URN), None)
-    environment = workers.python_workers(components)
+    environment = pipeline.python_workers
     if id is None:
         return pipeline
     if environment is None:
-        return _with_prefixes(pipeline, id) if workers.any_workers(components) else pipeline
-    changed = runner_pb.Pipeline()
-    changed.CopyFrom(pipeline)
+        return _with_prefixes(pipeline, id) if pipeline.any_workers else pipeline
+    changed = pipeline.changed()
     components = changed.components
     script = components.transforms[id]
     payload = teststream.payload_of(script)
@@ -43,42 +42,41 @@ def with_decoded_script(pipeline: Any) -> Any:
         if id in part:
             place = list(part).index(id) + 1
             part[:] = [*part[:place], *decoding, *part[place:]]
-    return changed
+    return ParsedPipeline(changed)
 
 
-def nests(context: Any, coder: str) -> bool:
+def nests(context: Any, pipeline: ParsedPipeline, coder: str) -> bool:
     """Return whether elements of a script are encoded as in streams; those that we do not know, after their length.
 
     Args:
-        context: what `phases.optimized` returned.
+        context: of the SDK's phases, from `phases.optimized`.
+        pipeline: the pipeline after these phases.
         coder: id of the coder of the script's elements.
     """
-    coders = context.components.coders
-    if not workers.of_another_sdk(context.components):
+    coders = pipeline.components.coders
+    if not pipeline.of_another_sdk:
         return False
     prefix: str = common_urns.coders.LENGTH_PREFIX.urn
     here, between = (str(coders[id].spec.urn) for id in (coder, context.maybe_length_prefixed_coder(coder)))
     return here == prefix or between != prefix
 
 
-def _with_prefixes(pipeline: Any, id: str) -> Any:
+def _with_prefixes(pipeline: ParsedPipeline, id: str) -> ParsedPipeline:
     """Return the pipeline; or a copy in which a TestStream has the coder of its collection, if that adds a length.
 
     Go encodes an element with the coder of its collection, and names the coder within. Rows have no length.
     """
     payload = teststream.payload_of(pipeline.components.transforms[id])
     for pcoll in pipeline.components.transforms[id].outputs.values():
-        coder = pipeline.components.pcollections[pcoll].coder_id
-        declared = pipeline.components.coders[coder]
+        declared = pipeline.coder(pcoll)
         if (
             declared.spec.urn == common_urns.coders.LENGTH_PREFIX.urn
             and payload.coder_id in declared.component_coder_ids
         ):
-            changed = runner_pb.Pipeline()
-            changed.CopyFrom(pipeline)
-            payload.coder_id = coder
+            changed = pipeline.changed()
+            payload.coder_id = changed.components.pcollections[pcoll].coder_id
             changed.components.transforms[id].spec.payload = payload.SerializeToString(deterministic=True)
-            return changed
+            return ParsedPipeline(changed)
     return pipeline
 
 

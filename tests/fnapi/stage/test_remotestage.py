@@ -11,7 +11,7 @@ from arcbeam.fnapi.environments.workers import StageWorkers, workers_here
 from arcbeam.fnapi.lost import SdkWorkerNotStartedError
 from arcbeam.fnapi.stage.remotestage import open_with_workers
 from arcbeam.harness.operations.taskcontext import Settings
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.stage.inworkers import external, worker_service
 from tests.fnapi.stage.test_custom_windows import Runs, _timed
@@ -26,7 +26,7 @@ def test_first_worker_is_given_back_if_second_does_not_start() -> None:
         proto = pipeline_proto(p)
         for environment in proto.components.environments.values():
             environment.CopyFrom(external(address))
-        stages = translate(proto, bounded=False).stages
+        stages = translate(ParsedPipeline(proto), bounded=False).stages
         (of,) = (stage for stage in stages if stage.merges_in_worker and stage.remote is not None)
         assert of.remote is not None
         nowhere = external("localhost:1").SerializeToString(deterministic=True)

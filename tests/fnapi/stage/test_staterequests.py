@@ -22,7 +22,7 @@ from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.streaming.state import ViewState
 from arcbeam.model.plan import Stage
 from arcbeam.testing.views import MemoryView
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.stage.inworkers import external
 
@@ -49,7 +49,7 @@ def stage() -> Stage:
     proto = pipeline_proto(p)
     for environment in proto.components.environments.values():
         environment.CopyFrom(external("localhost:1"))
-    return next(each for each in translate(proto, bounded=False).stages if each.side_inputs)
+    return next(each for each in translate(ParsedPipeline(proto), bounded=False).stages if each.side_inputs)
 
 
 def requests(stage: Stage, sides: Any) -> StateRequests:
@@ -139,7 +139,7 @@ def serving(kind: str, sdk: str = "go") -> tuple[StateRequests, str]:
             map = getattr(spec, kind)
             map.key_coder_id = map.value_coder_id = element
         transform.spec.payload = payload.SerializeToString()
-    stage = next(each for each in translate(proto, bounded=False).stages if each.states)
+    stage = next(each for each in translate(ParsedPipeline(proto), bounded=False).stages if each.states)
     state = ViewState({}, dict.fromkeys(stage.states, "f"))
     state.forms = Windows(GlobalWindows().get_window_coder())
     state.work_on(MemoryView(), 0)

@@ -17,7 +17,7 @@ from arcbeam.harness.batch.restrictions import Waiting, _unpacked
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import RESIDUAL, BundleReport, Row
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.offsets import UpTo
 
@@ -61,7 +61,7 @@ def drive(
     settings = settings or Settings(shards=SHARDS)
     pipeline = beam.Pipeline()
     build(pipeline)
-    plan = translate(pipeline_proto(pipeline), drain=drain, fusion=fusion)
+    plan = translate(ParsedPipeline(pipeline_proto(pipeline)), drain=drain, fusion=fusion)
     channels: dict[int, list[Row]] = {}
     driven = Driven()
     for stage in plan.stages:

@@ -20,7 +20,7 @@ from arcbeam.harness.batch.batchstage import BoundedStage
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.transforms.batches import BatchOperation
 from arcbeam.harness.transforms.batchforms import batch_maker, exploder
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.comparing import Outcome, exact
@@ -118,7 +118,7 @@ def wide(value: int) -> np.int64:
 
 
 def plan_of(p: Driven) -> Any:
-    return translate(pipeline_proto(p), name=p.run_id)
+    return translate(ParsedPipeline(pipeline_proto(p)), name=p.run_id)
 
 
 def by_name(outcome: Outcome) -> Counter[Any]:

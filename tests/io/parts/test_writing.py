@@ -20,7 +20,7 @@ from arcbeam.io import Avro, Bytes, Csv, Format, JsonLines, Parquet, Part, Roll,
 from arcbeam.io.parts.objects import ObjectStaging
 from arcbeam.io.parts.places import staging_for
 from arcbeam.io.parts.work import PathTakenError
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.golden import check_message
 from tests.harness.drive import Collect, Driven
@@ -302,7 +302,9 @@ def shape_of(format: Format) -> str:
     lines = p | beam.Create([{"a": 1}], reshuffle=False)
     lines.is_bounded = False
     _ = lines | WriteParts("/tmp/x", format)
-    (shape,) = [stage.shape for stage in translate(pipeline_proto(p), bounded=False).stages if stage.shape]
+    (shape,) = [
+        stage.shape for stage in translate(ParsedPipeline(pipeline_proto(p)), bounded=False).stages if stage.shape
+    ]
     return shape
 
 

@@ -16,6 +16,7 @@ from arcbeam.spark.batch.rounds import Rounds
 from arcbeam.spark.batch.stageprogress import StageTasks
 from arcbeam.spark.tasks.heartbeat import Pulse, TaskState
 from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.translate import ParsedPipeline
 from arcbeam.translate.proto import pipeline_proto, plan_of
 
 pytestmark = pytest.mark.contract("PAGE-03")
@@ -26,7 +27,7 @@ def plan() -> Plan:
     p = beam.Pipeline()
     keyed = p | beam.Create(range(4), reshuffle=False) | beam.Map(lambda n: (n, n))
     _ = keyed | beam.GroupByKey() | beam.Map(len)
-    return plan_of(pipeline_proto(p), ArcbeamOptions([]), name="words")
+    return plan_of(ParsedPipeline(pipeline_proto(p)), ArcbeamOptions([]), name="words")
 
 
 def tasks_of(plan: Plan, folder: Path) -> StageTasks:

@@ -42,6 +42,7 @@ from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.interfaces import Cluster, JobListener
 from arcbeam.streaming.reportcodec import ReportReader
+from arcbeam.translate import ParsedPipeline
 from arcbeam.translate.proto import pipeline_proto, plan_of
 
 Fault = Callable[[TaskAssignment], BaseException | None]
@@ -144,7 +145,7 @@ def run_of(build: Callable[[beam.Pipeline], object], folder: Path, listener: Job
     options = PipelineOptions(["--streaming"])
     p = beam.Pipeline(options=options)
     build(p)
-    plan = plan_of(pipeline_proto(p, options), options.view_as(ArcbeamOptions), name="blocked")
+    plan = plan_of(ParsedPipeline(pipeline_proto(p, options)), options.view_as(ArcbeamOptions), name="blocked")
     settings = Settings(shards=1, quick_tasks=False, backlog_micro_batch_seconds=0.5)
     location = JobLocation.under(str(folder / "temporary"), "blocked")
     return StreamRun(plan, None, settings, folder.name, location, str(folder / "job"), listener, **how)  # type: ignore[arg-type]

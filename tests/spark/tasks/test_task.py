@@ -32,7 +32,7 @@ from arcbeam.streaming.assignment import TaskAssignment, ordered
 from arcbeam.streaming.driverstate import started
 from arcbeam.streaming.physicalplan import placed
 from arcbeam.streaming.restore.restore import RestoreOptions, restore
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.notes import note, noted
 
@@ -64,7 +64,7 @@ def task(tmp_path: Path, notes: Path) -> Iterator[StageTask]:
     """A task whose user code notes its attempt."""
     p = beam.Pipeline()
     _ = p | beam.Impulse() | beam.Map(note_attempt, str(notes))
-    (stage,) = translate(pipeline_proto(p), name="job").stages
+    (stage,) = translate(ParsedPipeline(pipeline_proto(p)), name="job").stages
     yield StageTask("job", stage, Settings(quick_tasks=False), JobLocation(str(tmp_path / "job")), Versions.here())
     open_stages.close_job("job")
 
@@ -92,7 +92,7 @@ def first_micro_batch(folder: Path, settings: Settings) -> tuple[JobLocation, Ta
     notes.mkdir()
     p = beam.Pipeline()
     _ = p | beam.Impulse() | beam.Map(note_attempt, str(notes))
-    plan = translate(pipeline_proto(p), name="job", bounded=False)
+    plan = translate(ParsedPipeline(pipeline_proto(p)), name="job", bounded=False)
     location, store = JobLocation(str(folder / "job")), str(folder / "store")
     taken = restore(plan, open_blobs(store), RestoreOptions(), shards=1, now=Timestamp(0), driver="driver")
     physical = placed(plan, taken.numbers, taken.shards, 1)

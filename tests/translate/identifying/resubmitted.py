@@ -18,6 +18,7 @@ from apache_beam.transforms import userstate, window
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.utils.timestamp import Timestamp
 
+from arcbeam.translate import ParsedPipeline
 from arcbeam.translate.identifying.fingerprints import fingerprints
 from arcbeam.translate.proto import pipeline_proto
 
@@ -68,5 +69,5 @@ def build(p: beam.Pipeline) -> None:
 if __name__ == "__main__":
     p = beam.Pipeline(options=PipelineOptions(["--streaming", f"--job_name=job-{uuid.uuid4()}", *sys.argv[1:]]))
     build(p)
-    found = fingerprints(pipeline_proto(p), time.time())
+    found = fingerprints(ParsedPipeline(pipeline_proto(p)), time.time())
     sys.stdout.write(json.dumps({name: asdict(of) for name, of in found.items()}))

@@ -16,6 +16,7 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from arcbeam.model.fingerprint import Fingerprint
 from arcbeam.options import ArcbeamOptions
 from arcbeam.streaming.restore.relabelling import relabelling
+from arcbeam.translate import ParsedPipeline
 from arcbeam.translate.identifying.fingerprints import fingerprints
 from arcbeam.translate.proto import pipeline_proto, plan_of
 
@@ -30,8 +31,8 @@ def _submitted(features: tuple[str, ...]) -> tuple[Mapping[str, Fingerprint], li
         detected = rows | f"Detect {number}" >> AnomalyDetection(ZScore(features=[feature]))
         _ = detected | f"Show {number}" >> beam.Map(print)
     proto: Any = pipeline_proto(p)
-    plan = plan_of(proto, PipelineOptions().view_as(ArcbeamOptions), name="job")
-    return fingerprints(proto, time.time()), [stage.uid for stage in plan.stages]
+    plan = plan_of(ParsedPipeline(proto), PipelineOptions().view_as(ArcbeamOptions), name="job")
+    return fingerprints(ParsedPipeline(proto), time.time()), [stage.uid for stage in plan.stages]
 
 
 def test_detectors_are_recognized() -> None:

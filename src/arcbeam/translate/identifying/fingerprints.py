@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any
 
 from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.model.fingerprint import Fingerprint, plain
-from arcbeam.translate import phases
 from arcbeam.translate.identifying.pickles import digest
+from arcbeam.translate.parsing.parsedpipeline import ParsedPipeline, ParsedTransform
 
 _PARTS = common_urns.combine_components
 _COMBINES = frozenset(
@@ -34,41 +33,41 @@ _COMPOSITES = frozenset({python_urns.GENERIC_COMPOSITE_TRANSFORM, python_urns.PI
 """URNs of composites. A transform with one of these and no subtransforms returns its input."""
 
 
-def fingerprints(pipeline: Any, now: float) -> dict[str, Fingerprint]:
+def fingerprints(pipeline: ParsedPipeline, now: float) -> dict[str, Fingerprint]:
     """Return the fingerprint of each leaf transform by its full name, without the line numbers of lambdas.
 
     Display data, environments, coders, the job's name and its options do not count; see `pickles` for code and values.
 
     Args:
-        pipeline: `beam_runner_api_pb2.Pipeline`; not changed.
+        pipeline: the pipeline.
         now: the time of the submission, in seconds since 1970. Values that were read from the clock then do not
             count.
     """
-    components = pipeline.components
-    names: dict[str, Any] = {}
-    for transform in sorted(_leaves(pipeline), key=lambda transform: _order(transform.unique_name)):
-        first = name = plain(transform.unique_name)
+    names: dict[str, ParsedTransform] = {}
+    for transform in sorted(_leaves(pipeline), key=lambda transform: _order(transform.name)):
+        first = name = plain(transform.name)
         number = 2
         while name in names:
             name, number = f"{first}#{number}", number + 1
         names[name] = transform
     producers: dict[str, str] = {}
     for name, transform in names.items():
-        for tag, pcoll in transform.outputs.items():
-            producers[pcoll] = name if len(transform.outputs) == 1 else f"{name} ({tag})"
+        outputs = transform.proto.outputs
+        for tag, pcoll in outputs.items():
+            producers[pcoll] = name if len(outputs) == 1 else f"{name} ({tag})"
     return {
         name: Fingerprint(
-            transform.spec.urn,
-            tuple(sorted(producers.get(pcoll, "") for pcoll in transform.inputs.values())),
-            sha256("\0".join(_content(components, transform, now)).encode()).hexdigest(),
+            transform.urn,
+            tuple(sorted(producers.get(pcoll, "") for pcoll in transform.proto.inputs.values())),
+            sha256("\0".join(_content(pipeline, transform, now)).encode()).hexdigest(),
         )
         for name, transform in names.items()
     }
 
 
-def _leaves(pipeline: Any) -> Iterator[Any]:
-    for transform in pipeline.components.transforms.values():
-        if not transform.subtransforms and transform.spec.urn not in _COMPOSITES:
+def _leaves(pipeline: ParsedPipeline) -> Iterator[ParsedTransform]:
+    for transform in pipeline.transforms.values():
+        if not transform.proto.subtransforms and transform.urn not in _COMPOSITES:
             yield transform
 
 
@@ -77,11 +76,10 @@ def _order(name: str) -> tuple[str | int, ...]:
     return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))
 
 
-def _content(components: Any, transform: Any, now: float) -> Iterator[str]:
+def _content(pipeline: ParsedPipeline, transform: ParsedTransform, now: float) -> Iterator[str]:
     """Yield what counts of a transform apart from its kind and inputs, in a fixed order."""
-    spec = transform.spec
-    payload = phases.par_do_payload(transform)
-    if payload is not None:
+    spec, payload = transform.proto.spec, transform.par_do
+    if transform.is_par_do:
         yield digest(payload.do_fn.payload, now)
         for tag, side in sorted(payload.side_inputs.items()):
             yield f"{tag} {side.access_pattern.urn} {digest(side.view_fn.payload, now)}"
@@ -96,8 +94,8 @@ def _content(components: Any, transform: Any, now: float) -> Iterator[str]:
         yield digest(runner_pb.ReadPayload.FromString(spec.payload).source.payload, now)
     else:
         yield digest(spec.payload, now)
-    for tag, pcoll in sorted(transform.outputs.items()):
-        strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
+    for tag, pcoll in sorted(transform.proto.outputs.items()):
+        strategy = pipeline.strategy(pcoll)
         trigger = strategy.trigger.SerializeToString(deterministic=True).hex()
         how = (
             strategy.accumulation_mode,

@@ -26,7 +26,7 @@ from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE
 from arcbeam.testing.views import MemoryView
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.stage.inworkers import external, worker_service
 from tests.harness.drive import _ListOutbox
@@ -87,7 +87,7 @@ def stages(address: str) -> list[Stage]:
     proto = pipeline_proto(p)
     for environment in proto.components.environments.values():
         environment.CopyFrom(external(address))
-    return list(translate(proto, bounded=False).stages)
+    return list(translate(ParsedPipeline(proto), bounded=False).stages)
 
 
 def code_of(stage: StreamingStage) -> RemoteCode:
@@ -144,7 +144,7 @@ def test_input_without_a_name_is_that_of_its_transform(address: str) -> None:
     proto = pipeline_proto(p)
     for environment in proto.components.environments.values():
         environment.CopyFrom(external(address))
-    of = next(each for each in translate(proto, bounded=False).stages if each.stateful)
+    of = next(each for each in translate(ParsedPipeline(proto), bounded=False).stages if each.stateful)
     stage = open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job"))
     code_of(stage).begin_samples()
     outbox = _ListOutbox()

@@ -20,7 +20,7 @@ from arcbeam.fnapi.descriptors import sampled_sink_of
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.stage.collectionsamples import SampledCollection
 from arcbeam.model.plan import RemotePort, Stage
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.scripted import ScriptedWorker
 from tests.fnapi.stage.inworkers import external
@@ -39,7 +39,7 @@ def of() -> Stage:
     proto = pipeline_proto(p)
     for environment in proto.components.environments.values():
         environment.CopyFrom(external("localhost:1"))
-    return next(stage for stage in translate(proto, bounded=False).stages if stage.source is None)
+    return next(stage for stage in translate(ParsedPipeline(proto), bounded=False).stages if stage.source is None)
 
 
 def inner_of(of: Stage) -> str:

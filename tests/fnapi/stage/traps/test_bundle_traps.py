@@ -32,7 +32,7 @@ from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE
 from arcbeam.testing.views import MemoryView
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.scripted import ScriptedWorker
 from tests.fnapi.stage.inworkers import external
@@ -56,7 +56,7 @@ def of() -> Stage:
     proto = pipeline_proto(p)
     for environment in proto.components.environments.values():
         environment.CopyFrom(external("localhost:1"))
-    return next(stage for stage in translate(proto, bounded=False).stages if stage.source is None)
+    return next(stage for stage in translate(ParsedPipeline(proto), bounded=False).stages if stage.source is None)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from arcbeam.model.plan import Plan, Stage
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import MIN_TIMESTAMP
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.scripted import ScriptedWorker
 from tests.fnapi.stage.inworkers import external
@@ -50,7 +50,7 @@ def of_another_sdk(build: Callable[[Any], None], edit: Callable[[Any], None] = l
         if coder.spec.urn == "beam:coder:kv:v1":
             coder.component_coder_ids[0] = "own"
     edit(proto.components)
-    return translate(proto, bounded=False)
+    return translate(ParsedPipeline(proto), bounded=False)
 
 
 def pairs(p: Any, name: str) -> Any:
@@ -229,7 +229,7 @@ def _scripted(python: bool) -> Plan:
         environment.CopyFrom(external("localhost:1"))
         if not python:
             environment.capabilities[:] = [each for each in environment.capabilities if each.startswith("beam:coder:")]
-    return translate(proto, bounded=False)
+    return translate(ParsedPipeline(proto), bounded=False)
 
 
 @pytest.mark.parametrize(

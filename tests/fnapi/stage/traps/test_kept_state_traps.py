@@ -14,7 +14,7 @@ from apache_beam.transforms.userstate import BagStateSpec
 from arcbeam.fnapi.descriptors import par_do_payload
 from arcbeam.fnapi.stage import staterequests
 from arcbeam.model.plan import Stage
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.scripted import ScriptedWorker
 from tests.fnapi.stage.inworkers import external
@@ -56,7 +56,7 @@ def of() -> Stage:
             map.multimap_spec.key_coder_id = map.multimap_spec.value_coder_id = coder
             list.ordered_list_spec.element_coder_id = coder
             transform.spec.payload = payload.SerializeToString()
-    return next(stage for stage in translate(proto, bounded=False).stages if stage.states)
+    return next(stage for stage in translate(ParsedPipeline(proto), bounded=False).stages if stage.states)
 
 
 @pytest.fixture

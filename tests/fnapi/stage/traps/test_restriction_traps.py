@@ -29,7 +29,7 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.testing.views import MemoryView
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.scripted import ScriptedWorker
 from tests.fnapi.stage.inworkers import external
@@ -57,7 +57,7 @@ def of() -> Stage:
     proto = pipeline_proto(p)
     for environment in proto.components.environments.values():
         environment.CopyFrom(external("localhost:1"))
-    return next(stage for stage in translate(proto, bounded=False).stages if stage.splittable)
+    return next(stage for stage in translate(ParsedPipeline(proto), bounded=False).stages if stage.splittable)
 
 
 def made(of: Stage, count: int) -> Any:

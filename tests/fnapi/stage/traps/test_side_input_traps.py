@@ -17,7 +17,7 @@ from arcbeam.model import windows
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import NO_PANE
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.scripted import ScriptedWorker
 from tests.fnapi.stage.inworkers import external
@@ -62,7 +62,7 @@ def of() -> Stage:
     proto = pipeline_proto(p)
     for environment in proto.components.environments.values():
         environment.CopyFrom(external("localhost:1"))
-    return next(stage for stage in translate(proto, bounded=False).stages if stage.side_inputs)
+    return next(stage for stage in translate(ParsedPipeline(proto), bounded=False).stages if stage.side_inputs)
 
 
 Ask = Callable[..., Any]

@@ -23,7 +23,7 @@ from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW
-from arcbeam.translate import translate
+from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.scripted import ScriptedWorker
 from tests.fnapi.stage.inworkers import external
@@ -59,7 +59,7 @@ def of() -> Stage:
     call_on_expiration(proto)
     for environment in proto.components.environments.values():
         environment.CopyFrom(external("localhost:1"))
-    return next(stage for stage in translate(proto, bounded=False).stages if stage.stateful)
+    return next(stage for stage in translate(ParsedPipeline(proto), bounded=False).stages if stage.stateful)
 
 
 def timer(fires: int | None, key: str = "a", tag: str = "", hold: Any = None) -> bytes:

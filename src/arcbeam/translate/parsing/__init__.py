@@ -1,0 +1,1 @@
+"""A pipeline, parsed: before the SDK's phases, and after them."""
