@@ -54,6 +54,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
                 "routing": channel.routing.value,
                 "exchange": channel.routing in EXCHANGES,
                 "coder": channel.coder,
+                "schema": channel.schema and {field.name: str(field.type) for field in channel.schema},
                 "windowing": channel.windowing,
                 "producers": list(channel.producers),
                 "consumers": list(channel.consumers),

@@ -34,6 +34,62 @@ class Routing(enum.StrEnum):
     """Exchanged by key, then to immutable files, looked up by window and key (multimap side input)."""
 
 
+class TypeKind(enum.StrEnum):
+    """The kind of a field's type; see Beam's schemas."""
+
+    BYTE = "byte"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    FLOAT = "float"
+    DOUBLE = "double"
+    STRING = "string"
+    BOOLEAN = "boolean"
+    BYTES = "bytes"
+    ARRAY = "array"
+    ITERABLE = "iterable"
+    MAP = "map"
+    ROW = "row"
+    LOGICAL = "logical"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """The type of a field.
+
+    Attributes:
+        kind: its kind.
+        nullable: whether the value may be missing.
+        parts: the types of the elements of an array or iterable; of keys and values of a map; of what represents a
+            logical type, if its schema says so.
+        fields: the fields of a row.
+        urn: of a logical type.
+    """
+
+    kind: TypeKind
+    nullable: bool = False
+    parts: tuple[FieldType, ...] = ()
+    fields: tuple[Field, ...] = ()
+    urn: str = ""
+
+    def __str__(self) -> str:
+        parts = self.fields if self.kind is TypeKind.ROW else self.parts
+        text = self.urn or self.kind.value
+        inside = f"<{', '.join(map(str, parts))}>" if parts and not self.urn else ""
+        return f"{text}{inside}{'?' if self.nullable else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a row."""
+
+    name: str
+    type: FieldType
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}"
+
+
 @dataclass(frozen=True, slots=True)
 class Channel:
     """A directed edge of the plan: one PCollection on its way from its producers to its consumers.
@@ -46,6 +102,7 @@ class Channel:
         windowing: human-readable windowing strategy.
         producers: ids of the stages that write it (several: a Flatten).
         consumers: ids of the stages that read it as main input (empty for side routings).
+        schema: the fields of its elements; None if these are not rows.
     """
 
     index: int
@@ -55,6 +112,7 @@ class Channel:
     windowing: str = ""
     producers: tuple[str, ...] = ()
     consumers: tuple[str, ...] = ()
+    schema: tuple[Field, ...] | None = None
 
 
 class Firings(enum.StrEnum):

@@ -375,6 +375,7 @@ class _Lowering:
             windowing=describe.windowing(self._pipeline.strategy(edge.pcoll)),
             producers=tuple(edge.producers),
             consumers=tuple(edge.consumers),
+            schema=self._pipeline.schema(edge.pcoll),
         )
 
     def _strategy_id(self, pcoll: str) -> str:

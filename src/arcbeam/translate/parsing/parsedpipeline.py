@@ -16,6 +16,8 @@ from apache_beam.runners.portability.fn_api_runner import translations
 from google.protobuf.message import DecodeError
 
 from arcbeam.errors import InvalidPipelineError
+from arcbeam.model.plan import Field
+from arcbeam.translate.parsing.parsedschemas import schema_of
 
 PAR_DO_URNS: frozenset[str] = translations.PAR_DO_URNS
 EXCHANGES: frozenset[str] = frozenset(
@@ -134,6 +136,10 @@ class ParsedPipeline:
     def coder(self, pcoll: str) -> Any:
         """Return the `Coder` of a collection's elements."""
         return self.components.coders[self.components.pcollections[pcoll].coder_id]
+
+    def schema(self, pcoll: str) -> tuple[Field, ...] | None:
+        """Return the schema of a collection; None if its elements are not rows."""
+        return schema_of(self.coder(pcoll))
 
     @property
     def has_unbounded_input(self) -> bool:
