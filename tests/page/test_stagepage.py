@@ -157,6 +157,13 @@ def test_link_to_spark_is_that_of_the_newest_tasks() -> None:
         assert other.spark == ""
 
 
+def test_missing_link_to_spark_has_a_reason() -> None:
+    record = samples.record(3, samples.now())
+    assert "Turn it on with" in text_of(record, 1)
+    ended = text_of({**record, "ended": {"state": "FAILED", "why": ""}}, 1)
+    assert "No link to Spark's page: no driver runs the job." in ended
+
+
 def test_failing_stage_shows_its_error() -> None:
     record = samples.record(3)
     name = record["stages"][1]["stage"]
