@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from tools.mutation import trial
-from tools.mutation.equivalents import PAGE, Equivalent, equivalents, page, text_of
+from tools.mutation.equivalents import (
+    PAGE,
+    ROOT,
+    Equivalent,
+    Found,
+    Measured,
+    equivalents,
+    measured,
+    page,
+    text_of,
+)
 from tools.mutation.sample import sample
 
 ARGUED = equivalents()
@@ -122,6 +132,15 @@ def test_argued_mutant_fits_the_code(each: Equivalent) -> None:
 
 def test_page_lists_each_argued_mutant() -> None:
     entry = Equivalent(FILE, "a", "b | c", "It is never read.")
-    assert "## part\n" in page([entry])
-    assert "| `part.one` | `b \\| c` | It is never read. |\n" in page([entry])
-    assert PAGE.read_text(encoding="utf-8") == page(ARGUED), "run `make docs`"
+    text = page([entry], Measured("On a machine.", {"part": Found(40, 37), "rest": Found(8, 8)}))
+    assert "## part\n" in text
+    assert "| `part.one` | `b \\| c` | It is never read. |\n" in text
+    assert "On a machine.\n" in text
+    assert "| part | 40 | 37 | 1 | 2 | 95% |\n| rest | 8 | 8 | 0 | 0 | 100% |\n" in text
+    assert PAGE.read_text(encoding="utf-8") == page(ARGUED, measured()), "run `make docs`"
+
+
+def test_measured_shares_are_of_packages() -> None:
+    for package, of in measured().packages.items():
+        assert (ROOT / "src" / "arcbeam" / package).is_dir()
+        assert 0 < of.found <= of.mutants - sum(each.package == package for each in ARGUED)

@@ -1,4 +1,4 @@
-"""Mutants that change nothing that may be observed, and the page that lists them with the reasons.
+"""Mutants that change nothing that may be observed, and the page with the reasons, and with what was found of all.
 
 Run as a module it writes the page; with `--check` it compares it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tools import generated, plant
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "tests" / "mutants"
+MEASURED = TABLES / "measured.toml"
+"""How many mutants of the default sample each package has, and how many were found, when it was measured last."""
 PAGE = ROOT / "docs" / "developers" / "mutants.md"
 SEED = "1"
 """Of the sample whose equivalent mutants are argued."""
@@ -24,6 +27,12 @@ _HEAD = """# Mutants that no test can find
 
 `make mutants` tries 40 small mistakes of each package; see [testing](testing.md). These of the default sample change
 nothing that a test may observe. An entry that is no longer in the sample fails.
+
+## Shares
+{how}
+
+| package | mutants | found | equivalent | survived | share found |
+|---|---|---|---|---|---|
 """
 
 
@@ -49,12 +58,38 @@ class Equivalent:
         return self.file.split("/")[2]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What tests have found of a package's sample.
+
+    Attributes:
+        mutants: the size of the sample.
+        found: how many of them tests have found.
+    """
+
+    mutants: int
+    found: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Shares of packages.
+
+    Attributes:
+        how: they were measured, in whole sentences.
+        packages: the counts of each package that was measured.
+    """
+
+    how: str
+    packages: Mapping[str, Found]
+
+
 def equivalents(tables: Path = TABLES) -> list[Equivalent]:
     """Read all tables."""
     return [
         Equivalent(**entry)
         for path in sorted(tables.glob("*.toml"))
-        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"]
+        for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("equivalent", ())
     ]
 
 
@@ -68,9 +103,20 @@ def text_of(each: Equivalent) -> str:
     return plant.planted((ROOT / each.file).read_text(encoding="utf-8"), mistake)
 
 
-def page(entries: list[Equivalent]) -> str:
+def measured(table: Path = MEASURED) -> Measured:
+    """Read the newest shares."""
+    found = tomllib.loads(table.read_text(encoding="utf-8"))
+    return Measured(found["how"], {name: Found(**counts) for name, counts in found["package"].items()})
+
+
+def page(entries: list[Equivalent], shares: Measured) -> str:
     """Return the page."""
-    parts = [_HEAD]
+    parts = [_HEAD.format(how=shares.how.strip())]
+    for package, of in sorted(shares.packages.items()):
+        equal = sum(each.package == package for each in entries)
+        tried = of.mutants - equal
+        row = (package, of.mutants, of.found, equal, tried - of.found, f"{of.found / tried:.0%}")
+        parts.append(f"| {' | '.join(map(str, row))} |\n")
     for package in sorted({each.package for each in entries}):
         parts.append(f"\n## {package}\n| module | mutant | why |\n|---|---|---|\n")
         for each in entries:
@@ -85,4 +131,4 @@ def _shown(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(generated.write_or_check({PAGE: page(equivalents())}, check="--check" in sys.argv[1:]))
+    sys.exit(generated.write_or_check({PAGE: page(equivalents(), measured())}, check="--check" in sys.argv[1:]))
