@@ -12,6 +12,7 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from arcbeam.engine.coordinator import JobMachine, RunMicroBatch
 from arcbeam.harness.operations import whereabouts
@@ -47,7 +48,8 @@ def note_attempt(_: Any, folder: str) -> None:
 
 def begin_attempt(monkeypatch: pytest.MonkeyPatch, module: ModuleType, number: int, partition: int = 0) -> None:
     """Let a module's tasks run in this attempt of a task of Spark."""
-    context = SimpleNamespace(partitionId=lambda: partition, taskAttemptId=lambda: 23, attemptNumber=lambda: number)
+    context: Any = object.__new__(TaskContext)  # `TaskContext()` would be that of all later tests
+    context._partitionId, context._stageId, context._taskAttemptId, context._attemptNumber = partition, 5, 23, number
     monkeypatch.setattr(module, "TaskContext", SimpleNamespace(get=lambda: context))
     monkeypatch.setattr(recorder, "_pid", os.getpid())  # no thread, and no other os._exit
     monkeypatch.setattr(whereabouts.here, "careful", False)  # restored: other tests run in this process, too
