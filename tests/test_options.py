@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
@@ -14,7 +13,8 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import MOST_SHARDS
-from arcbeam.options import ON_SIGTERM, OPTIMIZATIONS, ArcbeamOptions, given_as
+from arcbeam.optimizations import OPTIMIZATIONS
+from arcbeam.options import ON_SIGTERM, ArcbeamOptions, given_as
 from arcbeam.runner.job import default_shards
 from tests.golden import check_message
 
@@ -28,14 +28,17 @@ def on_sigterm(options: ArcbeamOptions, *, bounded: bool) -> OnSigterm:
 
 
 def disabled(options: ArcbeamOptions) -> set[str]:
-    return {name for name, on in options.optimizations.items() if not on}
+    ours = {**options.optimizations, "local_exchange": bool(options.local_bytes)}
+    assert ours.keys() == OPTIMIZATIONS.keys()
+    return {name for name, on in ours.items() if not on}
 
 
-def test_every_optimization_is_a_task_setting() -> None:
-    assert OPTIMIZATIONS.keys() <= {field.name for field in dataclasses.fields(Settings)}
+def test_every_optimization_is_a_task_setting_or_of_the_plan() -> None:
     assert not disabled(ours())
     defaults = Settings()
-    assert {name: getattr(defaults, name) for name in OPTIMIZATIONS} == ours().optimizations
+    assert {name: getattr(defaults, name) for name in OPTIMIZATIONS if name != "local_exchange"} == ours().optimizations
+    assert ours("--local_exchange_kb=2").local_bytes == 2048
+    assert ours("--local_exchange_kb=0").local_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from arcbeam.monitoring.prometheus import FAMILIES, name_of
-from arcbeam.options import OPTIMIZATIONS, ArcbeamOptions
+from arcbeam.optimizations import OPTIMIZATIONS
+from arcbeam.options import ArcbeamOptions
 from tools import generated
 from tools.generators.apipage import api_page
 

@@ -16,37 +16,19 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from arcbeam import secrets
+from arcbeam import optimizations, secrets
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.rows import MOST_SHARDS
-
-OPTIMIZATIONS = {
-    "value_chains": "transforms that use only values, not timestamps or windows, run element by element like all "
-    "others",
-    "loops": "consecutive transforms that use only values run one after the other, not in one compiled loop",
-    "record_lists": "the records of a bounded source are passed on one by one, not in lists",
-    "batches": "DoFns with batches as input or output run as in the SDK, which splits batches into elements",
-    "packed_blobs": "the data of an exchange is not joined into large records",
-    "bulk_values": "elements are encoded one by one in exchanges, not many together",
-    "folds": "the add_input of every CombineFn is called for every element, also of Beam's common ones",
-    "giving_up": "combining before an exchange continues, even if it hardly reduces the data",
-    "quick_tasks": "Spark's Python workers are unchanged: after each task they collect garbage in all modules, and "
-    "they acknowledge received data late",
-    "driver_publishing": "workers publish all that sinks have staged; the driver never publishes itself",
-}
-"""The values of `--disable_optimizations`, and what happens without each."""
+from arcbeam.optimizations import LOCAL_EXCHANGE, OPTIMIZATIONS
 
 LOOPBACK = "127.0.0.1"
 """The address that only this machine can reach."""
-
-_ALL = "all"
-"""Names every optimization in `--disable_optimizations`."""
 
 _SOME = ("micro_batch_seconds", "backlog_micro_batch_seconds")
 """Options that must be greater than zero; fractions are valid."""
 _POSITIVE = ("shards", "bundle_elements", "group_memory_mb", "shutdown_seconds")
 """Options that must be at least 1."""
-_NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds", "sigterm_seconds")
+_NOT_NEGATIVE = ("local_exchange_kb", "bundle_seconds", "sdf_round_seconds", "sigterm_seconds")
 """Options that must be at least 0."""
 
 
@@ -143,6 +125,13 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             type=int,
             default=128,
             help="MiB of grouping buffers in one task before it spills them to disk (default 128).",
+        )
+        batch.add_argument(
+            "--local_exchange_kb",
+            type=int,
+            default=4096,
+            help="KiB that may wait between stages that run in one task; with more, each stage gets tasks of its own. "
+            "0: always (default 4096).",
         )
         batch.add_argument(
             "--sdf_round_seconds",
@@ -290,17 +279,14 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         Raises:
             InvalidPipelineError: `--disable_optimizations` names an unknown optimization.
         """
-        # The command line gives a list; a program may set one string.
-        given: list[str] | str | None = self.disable_optimizations
-        texts = [given] if isinstance(given, str) else given or ()
-        disabled = {name for text in texts for each in text.split(",") if (name := each.strip())}
-        unknown = sorted(disabled - OPTIMIZATIONS.keys() - {_ALL})
-        if unknown:
-            raise InvalidPipelineError(
-                f"unknown optimization in --disable_optimizations: {', '.join(unknown)}",
-                f"give some of {', '.join(OPTIMIZATIONS)}, or {_ALL}; to switch off fusion, use --no_fusion",
-            )
-        return {name: name not in disabled and _ALL not in disabled for name in OPTIMIZATIONS}
+        disabled = optimizations.disabled(self.disable_optimizations)
+        return {name: name not in disabled for name in OPTIMIZATIONS if name != LOCAL_EXCHANGE}
+
+    @property
+    def local_bytes(self) -> int:
+        """Bytes that may wait between stages that run in one task; 0: each stage has tasks of its own."""
+        is_off = LOCAL_EXCHANGE in optimizations.disabled(self.disable_optimizations)
+        return 0 if is_off else int(self.local_exchange_kb) << 10
 
     @property
     def metrics_endpoint(self) -> tuple[str, int] | None:

@@ -30,7 +30,8 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 
-from arcbeam.options import OPTIMIZATIONS, ArcbeamOptions
+from arcbeam.optimizations import OPTIMIZATIONS
+from arcbeam.options import ArcbeamOptions
 from tests.conformance import reviewed, runners
 from tests.conformance.proof import Expectation, Proof, UnprovenError, messages
 

@@ -115,7 +115,14 @@ def test_json_has_every_field_and_no_payload(plan: Plan) -> None:
 def test_empty_plan_has_no_boxes() -> None:
     empty = Plan("nothing", (), ())
     assert as_text(empty) == "plan 'nothing': 0 stages, 0 channels, 0 exchanges\n"
-    assert as_json(empty) == {"name": "nothing", "stages": [], "channels": [], "warnings": []}
+    assert as_json(empty) == {
+        "name": "nothing",
+        "stages": [],
+        "channels": [],
+        "in_one_task": [],
+        "in_one_task_bytes": 0,
+        "warnings": [],
+    }
     assert as_text(replace(empty, warnings=("it grows",))).endswith("\n\nwarning: it grows\n")
     assert boxes(as_svg(empty)) == []
 

@@ -70,3 +70,66 @@ def test_equal_descriptions_are_equal_values() -> None:
     assert Channel(0, "c", Routing.KEYED) != Channel(0, "c", Routing.GROUPED)
     assert stage("s0") == stage("s0")
     assert stage("s0") != stage("s0", splittable=True)
+
+
+def _plan(*stages: Stage, routings: list[Routing], local_bytes: int = 1, bounded: bool = True) -> Plan:
+    """Return a plan whose channels have the producers and consumers that its stages name."""
+    channels = tuple(
+        Channel(
+            index,
+            f"c{index}",
+            routing,
+            producers=tuple(each.id for each in stages if index in each.sinks),
+            consumers=tuple(each.id for each in stages if each.source == index),
+        )
+        for index, routing in enumerate(routings)
+    )
+    return Plan("job", stages, channels, bounded=bounded, local_bytes=local_bytes)
+
+
+def _stage(id: str, source: int | None, *sinks: int, **of: Any) -> Stage:
+    return Stage(id, id, (), b"", source, sinks, **of)
+
+
+def _local(plan: Plan, **of: Any) -> list[str]:
+    return [each.id for each in plan.local_stages(**of)]
+
+
+@pytest.mark.contract("BAT-07")
+def test_stages_that_read_each_other_share_a_task() -> None:
+    stages = (_stage("s0", None, 0), _stage("s1", 0, 1), _stage("s2", 1, 2), _stage("s3", 2))
+    routings = [Routing.SPREAD, Routing.GROUPED, Routing.FORWARD]
+    assert _local(_plan(*stages, routings=routings)) == ["s0", "s1", "s2", "s3"]
+    assert _local(_plan(*stages, routings=routings, local_bytes=0)) == []
+    assert _local(_plan(*stages, routings=routings, bounded=False)) == []
+    assert _local(_plan(*stages, routings=routings), without={"s1"}) == []
+    assert _local(_plan(*stages, routings=routings), done={"s0", "s1"}) == ["s2", "s3"]
+
+
+@pytest.mark.contract("BAT-07")
+@pytest.mark.parametrize("kind", ["reshuffle", "splittable", "stable"])
+def test_some_stages_have_tasks_of_their_own_and_so_what_reads_them(kind: str) -> None:
+    of = {} if kind == "reshuffle" else {kind: True}
+    stages = (_stage("s0", None, 0), _stage("s1", 0, 1), _stage("s2", 1, 2, **of), _stage("s3", 2))
+    routings = [Routing.GROUPED, Routing.SPREAD if kind == "reshuffle" else Routing.KEYED, Routing.GROUPED]
+    plan = _plan(*stages, routings=routings)
+    assert _local(plan) == ["s0", "s1"]
+    # Once it is done, what it has written may be little. Alone, a stage saves no exchange.
+    assert _local(plan, done={"s0", "s1", "s2"}) == []
+
+
+@pytest.mark.contract("BAT-07")
+def test_stages_without_an_exchange_save_nothing_unless_they_are_all() -> None:
+    stages = (_stage("s0", None, 0), _stage("s1", 0, 1), _stage("s2", 1))
+    assert _local(_plan(*stages, routings=[Routing.SPREAD, Routing.SPREAD])) == []
+    assert _local(_plan(*stages[:2], routings=[Routing.SPREAD, Routing.SPREAD])) == ["s0", "s1"]
+
+
+@pytest.mark.contract("BAT-07")
+def test_side_input_is_local_if_its_producers_are_or_if_it_is_complete() -> None:
+    side = SideInput("t", "side", 1)
+    stages = (_stage("s0", None, 0), _stage("s1", None, 1, splittable=True), _stage("s2", 0, side_inputs=(side,)))
+    plan = _plan(*stages, routings=[Routing.GROUPED, Routing.SIDE])
+    assert _local(plan) == []
+    assert _local(plan, ready={1}) == ["s0", "s2"]
+    assert _local(plan, done={"s1"}) == ["s0", "s2"]

@@ -117,6 +117,9 @@ class CountedPipeline:
     Args:
         seed: decides the pipeline.
         folder: an empty folder, for the notes.
+
+    Attributes:
+        collections: the collections of the pipeline that is built.
     """
 
     def __init__(self, seed: int, folder: Path) -> None:
@@ -136,12 +139,12 @@ class CountedPipeline:
             self._summed,
             self._grouped,
         ]
-        self._collections = [
+        self.collections = [
             self._counted(pipeline | f"Source {n}" >> beam.Create(range(chance.randrange(1, 300)))) for n in range(3)
         ]
         for kind in chance.sample(kinds, len(kinds)):
             step = self._name(kind.__name__.strip("_"))
-            self._collections.append(self._counted(kind(step) | f"Few of {step}" >> beam.Map(_fewer)))
+            self.collections.append(self._counted(kind(step) | f"Few of {step}" >> beam.Map(_fewer)))
 
     def check(self, result: Any) -> None:
         """Assert that each counter stands under its step, and equals the notes."""
@@ -167,21 +170,21 @@ class CountedPipeline:
         return collection | step >> beam.ParDo(Counted(step, str(self._folder)))
 
     def _any(self) -> Any:
-        return self._random.choice(self._collections)
+        return self._random.choice(self.collections)
 
     def _joined(self, step: str) -> Any:
         left, right = (
             each | f"{step}: key {n}" >> beam.Map(_keyed)
-            for n, each in enumerate(self._random.sample(self._collections, 2))
+            for n, each in enumerate(self._random.sample(self.collections, 2))
         )
         return {"left": left, "right": right} | step >> beam.CoGroupByKey() | f"{step}: values" >> beam.FlatMap(_join)
 
     def _with_side_input(self, step: str) -> Any:
-        main, side = self._random.sample(self._collections, 2)
+        main, side = self._random.sample(self.collections, 2)
         return main | step >> beam.Filter(_is_new, beam.pvalue.AsList(side))
 
     def _flattened(self, step: str) -> Any:
-        return self._random.sample(self._collections, 2) | step >> beam.Flatten()
+        return self._random.sample(self.collections, 2) | step >> beam.Flatten()
 
     def _reshuffled(self, step: str) -> Any:
         return self._any() | step >> beam.Reshuffle()

@@ -29,6 +29,9 @@ def as_text(plan: Plan) -> str:
     exchanges = sum(channel.routing in EXCHANGES for channel in plan.channels)
     counts = [_count(len(plan.stages), "stage"), _count(len(plan.channels), "channel"), _count(exchanges, "exchange")]
     lines = [f"plan {plan.name!r}: {', '.join(counts)}"]
+    if local := plan.local_stages():
+        ids = ", ".join(stage.id for stage in local)
+        lines += ["", f"in one task, while at most {plan.local_bytes >> 10:,} KiB wait between them: {ids}"]
     for stage in plan.stages:
         lines += ["", *_stage_lines(plan, stage)]
     if plan.channels:
@@ -62,6 +65,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
             }
             for channel in plan.channels
         ],
+        "in_one_task": [stage.id for stage in plan.local_stages()],
+        "in_one_task_bytes": plan.local_bytes,
         "warnings": list(plan.warnings),
     }
 

@@ -7,7 +7,7 @@ the harness can read (coders, DoFns, windowing) travels as opaque bytes in `Stag
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from arcbeam.model.observers import Ways
@@ -291,6 +291,7 @@ class Plan:
         bounded: it runs in phases; otherwise in a streaming job.
         script: the script of its TestStream; None if it has none. Only in streaming jobs.
         warnings: warnings for people before it runs.
+        local_bytes: bytes that may wait between stages that run in one task (`local_stages`); 0: none do.
         finite: it is a streaming job only because transforms run in SDK workers; all its input is bounded.
     """
 
@@ -301,6 +302,7 @@ class Plan:
     script: Script | None = None
     warnings: tuple[str, ...] = ()
     finite: bool = False
+    local_bytes: int = 0
 
     def stage(self, id: str) -> Stage:
         """Return the stage with that id; KeyError if there is none."""
@@ -308,3 +310,44 @@ class Plan:
             if stage.id == id:
                 return stage
         raise KeyError(id)
+
+    def local_stages(
+        self, done: Collection[str] = (), ready: Collection[int] = (), without: Collection[str] = ()
+    ) -> tuple[Stage, ...]:
+        """Return the stages that one task may run, one after the other, while there is little data between them.
+
+        All that they read comes from each other, from impulses, or from stages that are done. Not among them:
+        splittable DoFns, which have rounds; stages that need stable input; what reads a Reshuffle, which asks for all
+        slots (only the one inside of a Create does not: its elements come from one task). Empty if one task would save
+        no exchange.
+
+        Args:
+            done: ids of stages whose output is complete.
+            ready: indexes of side channels that are complete.
+            without: ids of stages that run elsewhere.
+        """
+        if not (self.bounded and self.local_bytes):
+            return ()
+        ids: set[str] = set()
+        for stage in self.stages:
+            if stage.id in done or stage.id in without:
+                continue
+            read = [self.channels[side.channel] for side in stage.side_inputs if side.channel not in ready]
+            if stage.source is not None:
+                read.append(self.channels[stage.source])
+            inside = all(producer in ids or producer in done for channel in read for producer in channel.producers)
+            if inside and not (stage.splittable or stage.stable or self._asks_for_slots(stage)):
+                ids.add(stage.id)
+        local = tuple(stage for stage in self.stages if stage.id in ids)
+        exchanges = (Routing.GROUPED, Routing.KEYED)
+        saves = len(ids) + len(done) == len(self.stages) or any(
+            stage.side_inputs or (stage.source is not None and self.channels[stage.source].routing in exchanges)
+            for stage in local
+        )
+        return local if saves and len(local) > 1 else ()
+
+    def _asks_for_slots(self, stage: Stage) -> bool:
+        """Return whether the stage reads a Reshuffle of what other stages than roots have written."""
+        if stage.source is None or self.channels[stage.source].routing is not Routing.SPREAD:
+            return False
+        return any(self.stage(producer).source is not None for producer in self.channels[stage.source].producers)

@@ -174,6 +174,8 @@ class BundleReport:
         side_files: side-input files it made.
         row_files: the task's rows, if they do not travel with the report (rounds of a splittable stage).
         residuals: the number of residual restrictions that it left for a next round.
+        rest_bytes: the size that the output of the rest of its input may have, by that of the output so far.
+        left_early: id of what the task has left while it ran (`spark.batch.localtask`); "": nothing.
         next_due: unix seconds at which the earliest of them may resume, None for now.
         warnings: Python warnings that were issued, as (category's full name, text).
         committables: committables of a bounded job, by publisher; a streaming job stores them with its commits.
@@ -198,6 +200,8 @@ class BundleReport:
     side_files: list[SideFile] = field(default_factory=list)
     row_files: list[RowFile] = field(default_factory=list)
     residuals: int = 0
+    rest_bytes: int = 0
+    left_early: str = ""
     next_due: float | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)
     committables: dict[str, list[bytes]] = field(default_factory=dict)

@@ -170,7 +170,8 @@ def plan_of(pipeline: ParsedPipeline, options: ArcbeamOptions, *, name: str = ""
         bounded=not is_streaming(pipeline, options),
         allow_non_deterministic_keys=bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders),
     )
-    plan = replace(plan, finite=not plan.bounded and not _streams(pipeline, options))
+    finite = not plan.bounded and not _streams(pipeline, options)
+    plan = replace(plan, finite=finite, local_bytes=options.local_bytes if plan.bounded else 0)
     if not plan.stages:
         raise InvalidPipelineError("the pipeline has no transforms", "apply at least one before run()")
     if options.checkpoint_dir and plan.bounded:

@@ -11,7 +11,7 @@ from apache_beam.portability.api import metrics_pb2
 
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
-from arcbeam.options import OPTIMIZATIONS
+from arcbeam.optimizations import LOCAL_EXCHANGE, OPTIMIZATIONS
 from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Driven, drive
@@ -81,7 +81,9 @@ def same(build: Callable[[Driven], Any], names: Iterable[str] = ("",), **setting
     names = made if isinstance(made, list) else list(names)
     proto = pipeline_proto(p)
     plan = translate(ParsedPipeline(proto), name=p.run_id)
-    switched = [Settings(**dict.fromkeys(OPTIMIZATIONS, on), **settings) for on in (False, True)]
+    switched = [
+        Settings(**dict.fromkeys(OPTIMIZATIONS.keys() - {LOCAL_EXCHANGE}, on), **settings) for on in (False, True)
+    ]
     off, on = (Outcome(p, plan, names, each) for each in switched)
     assert on.error == off.error
     assert on.seen == off.seen

@@ -22,6 +22,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
 from arcbeam import ArcbeamRunner
+from tests.spark.batch.distributed import DISTRIBUTED
 
 _NUMBERS = 300
 
@@ -81,7 +82,7 @@ def main(folder: Path) -> None:
         f"--arcbeam_temp={folder / 'temp'}",
     ]
     threading.Thread(target=_kill_one, args=(folder / "notes",), daemon=True).start()
-    with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(options)) as p:
+    with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([DISTRIBUTED, *options])) as p:
         numbers = p | beam.Create([_NUMBERS]) | beam.ParDo(Slow(str(folder / "notes")))
         assert_that(numbers, equal_to(list(range(_NUMBERS))))
         keyed = numbers | beam.Map(lambda n: (n % 7, n)) | beam.GroupByKey() | beam.MapTuple(lambda k, v: (k, sum(v)))

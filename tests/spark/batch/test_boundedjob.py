@@ -9,10 +9,12 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsSingleton
 from apache_beam.testing.util import assert_that, equal_to
 
 from arcbeam import ArcbeamRunner
+from tests.spark.batch.distributed import DISTRIBUTED
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def _given(x: int, *sides: Any) -> tuple[Any, ...]:
 
 
 def test_output_for_side_inputs_is_not_persisted(requested: Counter[str]) -> None:
-    with beam.Pipeline(runner=ArcbeamRunner()) as p:
+    with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([DISTRIBUTED])) as p:
         made = p | "Made" >> beam.Create([1, 2, 3], reshuffle=False)
         odd, even = made | beam.Partition(lambda x, n: 1 - x % n, 2)
         _ = (
@@ -55,7 +57,7 @@ def _require(right: bool) -> None:
 
 
 def test_output_with_several_readers_is_persisted(requested: Counter[str]) -> None:
-    with beam.Pipeline(runner=ArcbeamRunner()) as p:
+    with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([DISTRIBUTED])) as p:
         # If it were computed twice, the results would differ.
         made = p | "Made" >> beam.Create([1], reshuffle=False) | beam.Map(lambda _: uuid.uuid4().hex)
         seen = made | beam.Map(_given, AsSingleton(made)) | beam.MapTuple(lambda a, b: a == b)

@@ -22,6 +22,7 @@ from apache_beam.testing.util import assert_that, equal_to, is_empty
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
 from arcbeam import ArcbeamRunner
+from tests.spark.batch.distributed import DISTRIBUTED
 
 MIB = 1 << 20
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
-    return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments)))
+    return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([DISTRIBUTED, *arguments]))
 
 
 def _counters(result: Any) -> dict[str, int]:

@@ -22,10 +22,11 @@ from apache_beam.testing.util import assert_that, equal_to
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import WorkerLostError
 from tests.golden import check_message
+from tests.spark.batch.distributed import DISTRIBUTED
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
-    return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments)))
+    return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([DISTRIBUTED, *arguments]))
 
 
 def _until(condition: Callable[[], Any], seconds: float = 60) -> Any:

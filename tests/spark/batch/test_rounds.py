@@ -32,6 +32,7 @@ from arcbeam.spark.tasks.task import StageTask, arrow
 from arcbeam.store.blobs.errors import LostFileError
 from arcbeam.store.jobtemp.location import JobLocation
 from tests.offsets import UpTo
+from tests.spark.batch.distributed import DISTRIBUTED
 
 
 def _batch(*rows: Row) -> pa.RecordBatch:
@@ -230,7 +231,7 @@ def rounds_log() -> Iterator[RoundsLog]:
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
-    return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments)))
+    return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([DISTRIBUTED, *arguments]))
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from arcbeam.harness.batch.inputs import ElementInput, GroupInput, ImpulseInput, InputDriver
 from arcbeam.harness.batch.keyed import KeyedInput
+from arcbeam.harness.batch.portions import Portions
 from arcbeam.harness.batch.restrictions import RestrictionInput
 from arcbeam.harness.batch.triggered import TriggeredInput
 from arcbeam.harness.bundle.processor import StageProcessor
@@ -73,6 +74,10 @@ class BoundedStage(OpenStage):
         named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}
         report.warnings = sorted(named)
         return report
+
+    def portions(self, rows: Iterable[Row]) -> Portions:
+        """Return the rows of an input in portions, of which this task may take some and leave the rest to others."""
+        return self.input.portions(rows)
 
     def finalize(self) -> None:
         """Run the bundle finalization callbacks. Call this when the task's output is safe."""

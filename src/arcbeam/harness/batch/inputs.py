@@ -15,6 +15,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 from typing_extensions import override
 
+from arcbeam.harness.batch.portions import ElementPortions, KeyPortions, Portions
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.bulk import ListBytes
@@ -23,7 +24,10 @@ from arcbeam.model.rows import BundleReport, Row
 from arcbeam.sizes import cache_size, threshold
 
 _BATCH = threshold(512)
-"""Groups that are passed to a bundle together."""
+"""Maximum number of groups that are passed to a bundle together.
+
+The first is passed alone, then twice as many each time: the task may stop if they take long (`harness.batch.portions`).
+"""
 _BATCH_BYTES = threshold(1 << 20)
 """Bytes of encoded values at which a batch of groups is passed on earlier: all of it is decoded in memory."""
 _KNOWN_WINDOWS = cache_size(10_000)
@@ -41,6 +45,10 @@ class InputDriver(Protocol):
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """Process all rows; record the residuals in the report."""
         ...
+
+    def portions(self, rows: Iterable[Row]) -> Portions:
+        """Return rows, in ascending order of bucket, in portions that different tasks may process."""
+        return KeyPortions(rows)
 
 
 class ImpulseInput(InputDriver):
@@ -60,11 +68,15 @@ class ElementInput(InputDriver):
 
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
-        self._read = BlockCoder(processor.root.written_coder).read
+        self._coder = BlockCoder(processor.root.written_coder)
+
+    @override
+    def portions(self, rows: Iterable[Row]) -> Portions:
+        return ElementPortions(rows, self._coder)
 
     @override
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        emit, read = self._bundles.emit_block, self._read
+        emit, read = self._bundles.emit_block, self._coder.read
         for row in rows:
             for block in read(row.blob):
                 emit(block)
@@ -109,27 +121,29 @@ class GroupInput(InputDriver):
         micros, windows = window.max_timestamp().micros, (window,)
         decode_key, values_of, emit = self._decode_key, self._values, self._bundles.emit_block
         batch: list[Any] = []
+        most = 1
         for key, chunks_by_window in groups:
             batch.append((decode_key(key), values_of(chunks_by_window[b""])))
-            if len(batch) >= _BATCH or self._decoded > _BATCH_BYTES:
+            if len(batch) >= most or self._decoded > _BATCH_BYTES:
                 emit(Block(batch, micros, windows, ONLY_PANE))
-                batch, self._decoded = [], 0
+                batch, self._decoded, most = [], 0, min(2 * most, _BATCH)
         if batch:
             emit(Block(batch, micros, windows, ONLY_PANE))
 
     def _windowed(self, groups: Iterable[KeyGroup]) -> None:
         merging = self._windowfn.is_merging()
         known: dict[bytes, tuple[int, tuple[Any, ...]]] = {}
-        batch, micros, windows = list[Any](), Each(), Each()
+        batch, micros, windows, most = list[Any](), Each(), Each(), 1
         for encoded_key, chunks_by_window in groups:
             key = self._decode_key(encoded_key)
             for time, window, chunks in self._by_window(chunks_by_window, merging, known):
                 batch.append((key, self._values(chunks)))
                 micros.append(time)
                 windows.append(window)
-                if len(batch) >= _BATCH or self._decoded > _BATCH_BYTES:
+                if len(batch) >= most or self._decoded > _BATCH_BYTES:
                     self._bundles.emit_block(Block(batch, micros, windows, ONLY_PANE))
                     batch, micros, windows, self._decoded = [], Each(), Each(), 0
+                    most = min(2 * most, _BATCH)
         if batch:
             self._bundles.emit_block(Block(batch, micros, windows, ONLY_PANE))
 

@@ -35,7 +35,7 @@ from arcbeam.model.windows import Window
 from arcbeam.sizes import by_identity, threshold
 
 _BATCH = threshold(512)
-"""Panes that are emitted together."""
+"""Maximum number of panes that are emitted together; the first is emitted alone, as in `inputs`."""
 _BATCH_VALUES = threshold(1 << 16)
 """Values in panes that are emitted earlier."""
 _SLICE = threshold(256)
@@ -128,7 +128,7 @@ class TriggeredInput(InputDriver):
         self._codec = _Codec(value_coder, element.value_coder())
         self._panes: list[EmitPane] = []
         self._values: list[Any] = []
-        self._held = 0
+        self._held, self._most = 0, 1
         self._closed = self._expired = 0
         self._late_operation = late_operation(processor.sdk.ops)
         self._late: list[Any] = []
@@ -136,6 +136,7 @@ class TriggeredInput(InputDriver):
     @override
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         self._panes, self._values, self._held, self._late = [], [], 0, []
+        self._most = 1
         self._closed = self._expired = 0
         for encoded, windows in key_groups(rows, self._memory):
             self._group(encoded, windows[b""])
@@ -195,7 +196,7 @@ class TriggeredInput(InputDriver):
                 self._values.append((key, contents))
                 if type(contents) is list:
                     self._held += len(contents)
-                if len(self._panes) >= _BATCH or self._held > _BATCH_VALUES:
+                if len(self._panes) >= self._most or self._held > _BATCH_VALUES:
                     self._hand_over()
             elif type(effect) is DropLate:
                 if effect.reason is _EXPIRED:
@@ -228,6 +229,7 @@ class TriggeredInput(InputDriver):
     def _hand_over(self) -> None:
         panes, self._panes = self._panes, []
         values, self._values, self._held = self._values, [], 0
+        self._most = min(2 * self._most, _BATCH)
         if not panes:
             return
         _, windows, _, times, infos = zip(*panes, strict=True)

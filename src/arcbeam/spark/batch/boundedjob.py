@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark import StorageLevel
@@ -27,6 +27,7 @@ from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import BundleReport
 from arcbeam.spark.batch import exchange
+from arcbeam.spark.batch.localstages import LocalStages
 from arcbeam.spark.batch.multimap import MultimapTask
 from arcbeam.spark.batch.rounds import Rounds
 from arcbeam.spark.batch.stageprogress import StageTasks
@@ -98,6 +99,9 @@ class BatchRun:
         self._persisted: list[DataFrame] = []
         self._actions: list[DataFrame] = []
         self._ran: set[str] = set()
+        # Stages whose whole output is in files.
+        self._in_files: set[str] = set()
+        self._local = LocalStages(spark, job, plan, location, settings.shards, self._rounds, self._collected, watched)
         self._built_multimaps: set[int] = set()
         self._ready_sides: set[int] = set()
         self._side_files: dict[int, list[SideFile]] = {}
@@ -165,16 +169,23 @@ class BatchRun:
 
     def run(self) -> Outcome:
         """Run everything; if a Spark job fails, raise what `failure.as_job_failure` returns."""
-        waiting = list(self._plan.stages)
-        done = False
+        waiting, done = list(self._plan.stages), False
         try:
             while True:
+                if self._run_local_stages():
+                    elsewhere = {*self._in_files, *self._local.running}
+                    waiting = [stage for stage in waiting if stage.id not in elsewhere]
+                    continue
+                for id in self._in_files:
+                    self._build_multimaps(self._plan.stage(id))
                 if ready := [stage for stage in waiting if self._can_build(stage)]:
                     for stage in ready:
                         self._build(stage)
                         waiting.remove(stage)
                 elif self._actions or self._rounds.stages:
                     self._act()
+                elif self._local.running:
+                    self._take_local(self._local.wait())
                 elif waiting:
                     raise AssertionError(f"stages wait for each other: {[s.id for s in waiting]}")
                 else:
@@ -183,6 +194,10 @@ class BatchRun:
             self._shut_down()
             done = True
             return self._outcome
+        except BaseException:
+            if (error := self._local.stop()) is not None:
+                raise error from None
+            raise
         finally:
             with contextlib.suppress(ArcbeamError):
                 self._keep_progress(done)
@@ -272,6 +287,30 @@ class BatchRun:
             for error in result.errors:
                 _LOG.warning("%s: tearing down: %s", self._plan.name, error)
 
+    def _run_local_stages(self) -> bool:
+        """Run stages that may share a task, as far as there is little data; return whether any has begun."""
+        if self._actions:
+            return False
+        in_rounds = (stage.id for stage in self._rounds.stages)
+        elsewhere = {*self._frames, *in_rounds, *self._local.left, *self._local.running}
+        stages = self._plan.local_stages(self._in_files, self._ready_sides, elsewhere)
+        inputs = self._local.inputs(stages, self._ready_sides)
+        if not stages or inputs is None:
+            return False
+        for stage in stages:
+            self._tasks.built(stage)
+        self._running = tuple(stage.name for stage in stages)
+        self._take_local(self._local.run(list(map(self._task, stages)), inputs))
+        return True
+
+    def _take_local(self, reports: list[BundleReport]) -> None:
+        self._record(reports)
+        self._in_files |= self._local.done
+        self._built_multimaps |= self._local.sides
+        self._ready_sides |= self._local.sides
+        self._note_ran(self._local.done)
+        self._tasks.ran({*self._frames, *self._in_files})
+
     # Building.
 
     def _can_build(self, stage: Stage) -> bool:
@@ -281,15 +320,15 @@ class BatchRun:
 
     def _is_built(self, channel: Channel) -> bool:
         """Return whether data frames for all input of the channel exist."""
-        return all(
-            producer in (self._ran if self._plan.stage(producer).splittable else self._frames)
-            for producer in channel.producers
-        )
+        return all(producer in self._in_files or producer in self._frames for producer in channel.producers)
 
     def _build(self, stage: Stage) -> None:
         self._unrun.append(stage.name)
         self._tasks.built(stage)
-        if stage.source is None:
+        rest = self._local.rest(stage)
+        if rest is not None:
+            source = rest
+        elif stage.source is None:
             source = exchange.impulse(self._spark)
         else:
             channel = self._plan.channels[stage.source]
@@ -297,7 +336,9 @@ class BatchRun:
         if stage.splittable:
             self._rounds.add(self._task(stage), source)
             return
-        frame = exchange.mapped(source, pulsing(self._task(stage), stage.id, self._location, self._watched))
+        # The first task of a stage with a rest has run elsewhere: what this one stages has another place.
+        task = replace(self._task(stage), round=int(rest is not None))
+        frame = exchange.mapped(source, pulsing(task, stage.id, self._location, self._watched))
         itself = self._reports_itself(stage)
         if self._readers(stage) + itself > 1:
             frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
@@ -327,9 +368,10 @@ class BatchRun:
         frames = []
         for producer in channel.producers:
             stage = self._plan.stage(producer)
-            if stage.splittable:
+            if producer in self._in_files or self._rounds.files(producer, channel.index):
                 frames.append(self._rounds.output(producer, channel.index))
-                continue
+                if producer in self._in_files:
+                    continue
             frame, with_reports = self._frames[producer], not self._reports_itself(stage)
             if not with_reports or stage.sinks != (channel.index,):
                 frame = exchange.channel(frame, channel.index, with_reports)
@@ -371,11 +413,10 @@ class BatchRun:
         reports = self._collect(exchange.union(frames))
         self._unrun.clear()
         finished = self._rounds.end(reports)
+        self._in_files |= finished
         self._note_ran({*self._frames, *finished})
-        self._tasks.ran({*self._frames, *finished})
+        self._tasks.ran({*self._frames, *self._in_files})
         self._ready_sides |= self._built_multimaps
-        for id in sorted(finished):
-            self._build_multimaps(self._plan.stage(id))
 
     def _require_not_cancelled(self) -> None:
         if self._cancelled.is_set():
@@ -389,17 +430,24 @@ class BatchRun:
                 self._ready_sides.add(channel.index)
 
     def _collect(self, frame: DataFrame) -> list[BundleReport]:
+        reports = self._collected(frame, self._running)
+        self._record(reports)
+        return reports
+
+    def _collected(self, frame: DataFrame, running: tuple[str, ...]) -> list[BundleReport]:
+        """Run a Spark job; return the reports of its tasks, without recording them."""
         self._attempted = True
-        about = described(self._plan.name, self._running)
-        rows = collected(self._spark, frame, self._job, self._location, self._running, about=about)
+        about = described(self._plan.name, running)
+        rows = collected(self._spark, frame, self._job, self._location, running, about=about)
         self._outcome.spark_jobs += 1
-        reports = [BundleReport.from_blob(bytes(row["blob"])) for row in rows]
+        return [BundleReport.from_blob(bytes(row["blob"])) for row in rows]
+
+    def _record(self, reports: list[BundleReport]) -> None:
         for report in reports:
             self._outcome.reports.append(report)
             for file in report.side_files:
                 self._side_files.setdefault(file.channel, []).append(file)
             self._on_report(report)
-        return reports
 
     def interrupt(self) -> None:
         """Cancel the job's Spark jobs, present and future ones. Callable from any thread, repeatedly."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from arcbeam.harness.encoding.frames import COUNT, key_groups
-from arcbeam.model.rows import BundleReport
+from arcbeam.model.rows import BundleReport, Row
 from arcbeam.spark.tasks.task import TaskRows, arrow
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -32,19 +32,23 @@ class MultimapTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the task: `mapInArrow` calls this."""
-        from arcbeam.store.jobtemp.sidefiles import MultimapWriter
-
-        context = TaskContext.get()
-        attempt = context.taskAttemptId() if context else 0
         rows = TaskRows(batches)
         first = next(rows, None)
         if first is None:
             yield from arrow(rows.passed)
             return
         # SUBTLE: not the partition number: several actions share a Spark job, which numbers all their partitions.
-        shard = first.shard
+        report = self.written(first.shard, rows.starting_with(first))
+        yield from arrow([*rows.passed, report.to_row()])
+
+    def written(self, shard: int, rows: Iterable[Row]) -> BundleReport:
+        """Write the file of a shard, from its rows in ascending order of bucket; return the report that names it."""
+        from arcbeam.store.jobtemp.sidefiles import MultimapWriter
+
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context else 0
         writer: Any = MultimapWriter(self.location, self.channel, shard, f"{shard}-{attempt}")
-        for key, windows in key_groups(rows.starting_with(first), self.memory):
+        for key, windows in key_groups(rows, self.memory):
             for window, chunks in windows.items():
                 for payload in chunks:
                     writer.put(window, key, payload[COUNT.size :])
@@ -52,4 +56,4 @@ class MultimapTask:
         done = writer.close()
         if done is not None:
             report.side_files.append(done)
-        yield from arrow([*rows.passed, report.to_row()])
+        return report

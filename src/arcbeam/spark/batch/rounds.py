@@ -17,7 +17,7 @@ import heapq
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -54,7 +54,7 @@ class RoundTask:
         """Run the task: `mapInArrow` calls this."""
         context = TaskContext.get()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "0-0"
-        files = _RowFiles(self.task.location, self.task.stage.id, attempt)
+        files = RowFiles(self.task.location, self.task.stage.id, attempt)
         with contextlib.closing(self.task(batches)) as produced:  # type: ignore[type-var]  # it is a generator
             for batch in produced:
                 for channel, rows in _by_channel(batch):
@@ -64,7 +64,7 @@ class RoundTask:
                     else:
                         files.append(channel, rows)
 
-    def _with_files(self, reports: pa.RecordBatch, files: _RowFiles) -> pa.RecordBatch:
+    def _with_files(self, reports: pa.RecordBatch, files: RowFiles) -> pa.RecordBatch:
         """Return the reports; the task's own report names its files, which are complete now."""
         blobs = reports.column(3).to_pylist()
         for i, blob in enumerate(blobs):
@@ -83,7 +83,7 @@ def _by_channel(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield channel, batch if len(distinct) == 1 else batch.filter(pc.equal(channels, channel))
 
 
-class _RowFiles:
+class RowFiles:
     """The files of one task attempt, one for each channel that it writes."""
 
     def __init__(self, location: JobLocation, stage: str, attempt: str) -> None:
@@ -119,9 +119,10 @@ class ReadRows:
         for batch in batches:
             for group in batch.column(0).to_pylist():
                 for name in self.groups[group]:
-                    yield from self._rows(name)
+                    yield from self.rows(name)
 
-    def _rows(self, name: str) -> Iterator[pa.RecordBatch]:
+    def rows(self, name: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file."""
         try:
             for frame in read_frames(self.location, name):
                 yield pa.ipc.read_record_batch(pa.py_buffer(frame), ARROW_SCHEMA)
@@ -186,7 +187,7 @@ class Rounds:
 
     def parts(self, stage: str, channel: int) -> int:
         """Return the number of partitions of `output`."""
-        return max(1, min(self.shards, len(self._output.get((stage, channel), []))))
+        return max(1, min(self.shards, len(self.files(stage, channel))))
 
     def wait(self) -> float:
         """Return the seconds until a round may start."""
@@ -202,6 +203,21 @@ class Rounds:
         of_round = RoundTask(replace(running.task, round=running.round))
         task = pulsing(of_round, running.task.stage.id, self.location, self.watched, running.round)
         return exchange.mapped(running.source, task)
+
+    def take(self, reports: Iterable[BundleReport]) -> dict[str, list[RowFile]]:
+        """Take the output of stages without rounds; return the files with what they have left, by the stage's id."""
+        left: dict[str, list[RowFile]] = {}
+        for report in reports:
+            for file in report.row_files:
+                if file.channel == RESIDUAL:
+                    left.setdefault(report.stage, []).append(file)
+                else:
+                    self._output.setdefault((report.stage, file.channel), []).append(file)
+        return left
+
+    def files(self, stage: str, channel: int) -> list[RowFile]:
+        """Return the files with a stage's rows of a channel."""
+        return self._output.get((stage, channel), [])
 
     def end(self, reports: Iterable[BundleReport]) -> set[str]:
         """End the rounds that began last; return the ids of stages without residuals."""
@@ -225,7 +241,7 @@ class Rounds:
 
     def _prepare_next(self, running: _Running, left: list[RowFile], leavers: list[BundleReport]) -> None:
         # The plan of a round contains only the round before it, so plans do not grow with the number of rounds.
-        running.source = exchange.exchanged(self._read(left), Routing.SPREAD, self.shards)
+        running.source = exchange.exchanged(self.read(left), Routing.SPREAD, self.shards)
         due = [report.next_due for report in leavers if report.next_due is not None]
         running.due = min(due) if len(due) == len(leavers) else None
         restrictions = sum(report.residuals for report in leavers)
@@ -234,15 +250,16 @@ class Rounds:
 
     def output(self, stage: str, channel: int) -> DataFrame:
         """Return the rows of a finished stage's channel; recomputed from the files at each use."""
-        return self._read(self._output.get((stage, channel), []))
+        return self.read(self.files(stage, channel))
 
-    def _read(self, files: list[RowFile]) -> DataFrame:
+    def read(self, files: Sequence[RowFile]) -> DataFrame:
+        """Return the rows of files."""
         groups = grouped(files, self.shards)
         numbers = self.spark.range(0, len(groups), 1, max(1, len(groups)))
         return exchange.mapped(numbers, ReadRows(self.location, groups))
 
 
-def grouped(files: list[RowFile], most: int) -> tuple[tuple[str, ...], ...]:
+def grouped(files: Sequence[RowFile], most: int) -> tuple[tuple[str, ...], ...]:
     """Group the names of files into at most `most` groups of similar size, none of them empty."""
     groups: list[list[str]] = [[] for _ in range(min(most, len(files)))]
     loads = [(0, number) for number in range(len(groups))]

@@ -76,33 +76,24 @@ class StageTask:
         if first is None:
             yield from arrow(rows.passed)
             return
-        earlier = failure.recorded(self.location)
-        if earlier is not None:
-            # A retry after a user's error: do not run the same bug again. Spark ends this process, too.
-            open_stages.close_job(self.job)
-            raise failure.one_line(earlier) from None
-        context = TaskContext.get()
-        if context is not None:
-            again = context.attemptNumber() > 0
-            recorder.begin(self.location, context.taskAttemptId(), self.stage.name, careful=again)
-        outbox: RowQueue[Row] = RowQueue()
-        run = _Run(self, rows.starting_with(first), outbox)
-        thread = run.thread()
-        thread.start()
-        yield from arrow(outbox.drain(), Packer(on=self.settings.packed_blobs))
-        thread.join()
-        if thread.error is not None:
-            lostattempts.leave_lines(self.location, f"{self.stage.id}-{run.report.shard}", worker_name())
-            # All stages of the job, because Spark ends the worker of a failed task.
-            open_stages.close_job(self.job)
-            raise self._escaped(thread.error, thread.step) from None
+        self.check_earlier_attempts()
+        run = StageRun(self, rows.starting_with(first))
+        yield from arrow(run.rows(), Packer(on=self.settings.packed_blobs))
         yield from arrow([*rows.passed, run.report.to_row()])
         run.finalize()
+
+    def check_earlier_attempts(self) -> None:
+        """Raise the user's error that an earlier attempt of a task has recorded: do not run the same bug again."""
+        earlier = failure.recorded(self.location)
+        if earlier is not None:
+            # Spark ends this process, too.
+            open_stages.close_job(self.job)
+            raise failure.one_line(earlier) from None
 
     @property
     def key(self) -> Hashable:
         """The key of the open stage in a worker."""
-        return self.stage.id, hash(self.settings)
+        return self.stage.id, hash(self.settings), frozenset(self.side_files.items())
 
     def opened(self) -> Any:
         """Open the stage in this process."""
@@ -113,7 +104,7 @@ class StageTask:
         sides = SideReader(self.location, self.side_files, self.settings.shards) if self.stage.side_inputs else None
         return BoundedStage(self.stage, self.settings, sides)
 
-    def _escaped(self, error: BaseException, step: str) -> BaseException:
+    def escaped(self, error: BaseException, step: str) -> BaseException:
         """Return what to raise to Spark; record a user's error where the driver and the task's retries find it."""
         described = usererrors.described(error, step or self.stage.name)
         if isinstance(described, UserCodeError) and (element := usererrors.element_of(error)):
@@ -176,23 +167,50 @@ class TaskRows:
         yield from self._rows
 
 
-class _Run:
-    """The run of one task."""
+class StageRun:
+    """One run of a stage in this process.
 
-    def __init__(self, task: StageTask, rows: Iterator[Row], outbox: RowQueue[Row]) -> None:
-        self._task, self._input, self._outbox = task, rows, outbox
+    Args:
+        task: the stage's task.
+        rows: its input; the thread of its bundles reads it.
+
+    Attributes:
+        report: its report, once `rows` has ended; without the fields that only the caller knows.
+        stage: the open stage; None until its bundles begin.
+    """
+
+    def __init__(self, task: StageTask, rows: Iterable[Row]) -> None:
+        self._task, self._input = task, rows
+        self._outbox: RowQueue[Row] = RowQueue()
         context = TaskContext.get()
         self._partition = context.partitionId() if context else 0
         self._attempt = context.taskAttemptId() if context else 0
         self._retries = context.attemptNumber() if context else 0
         self._spark_stage = context.stageId() if context else None
         self.report = BundleReport(stage=task.stage.id, shard=self._partition)
-        self._stage: Any = None
+        self.stage: Any = None
 
-    def thread(self) -> BundleThread:
-        """Return the thread that runs the task."""
-        name, quick = f"bundles-{self._task.stage.id}-{self._partition}", self._task.settings.quick_tasks
-        return BundleThread(name, self._run, self._outbox, lambda: self._stage, quick=quick)
+    def rows(self) -> Iterator[Row]:
+        """Run the stage, and yield the rows that it writes.
+
+        Raises:
+            UserCodeError, …: what `failure.record` returns for the stage's error.
+        """
+        task = self._task
+        context = TaskContext.get()
+        if context is not None:
+            recorder.begin(task.location, self._attempt, task.stage.name, careful=self._retries > 0)
+        name = f"bundles-{task.stage.id}-{self._partition}"
+        quick = task.settings.quick_tasks
+        thread = BundleThread(name, self._run, self._outbox, lambda: self.stage, quick=quick)
+        thread.start()
+        yield from self._outbox.drain()
+        thread.join()
+        if thread.error is not None:
+            lostattempts.leave_lines(task.location, f"{task.stage.id}-{self._partition}", worker_name())
+            # All stages of the job, because Spark ends the worker of a failed task.
+            open_stages.close_job(task.job)
+            raise task.escaped(thread.error, thread.step) from None
 
     def _run(self) -> None:
         task = self._task
@@ -206,7 +224,7 @@ class _Run:
             self._run_stage(task)
 
     def _run_stage(self, task: StageTask) -> None:
-        stage = self._stage = open_stages.get(
+        stage = self.stage = open_stages.get(
             task.job, task.key, task.opened, task.location, task.worker_setup, quick=task.settings.quick_tasks
         )
         workerlog.at(task.job, task.stage.id, stage.processor.bundles)
@@ -224,10 +242,15 @@ class _Run:
         self.report.lines = workerlog.task_lines.taken(task.stage.id)
         workerlog.task_lines.end()
 
+    @property
+    def finalizes(self) -> bool:
+        """Whether a transform of the stage requests finalization."""
+        return self._task.stage.finalizes
+
     def finalize(self) -> None:
         """Run finalization callbacks: Spark has received the task's output."""
-        if self._stage is not None:
-            self._stage.finalize()
+        if self.stage is not None:
+            self.stage.finalize()
 
 
 class _Travelling(NamedTuple):
