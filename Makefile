@@ -46,6 +46,7 @@ SIMULATE_NEW = $(BIN)/python -m simulator --seeds $(SEED)..$$(($(SEED) + 299))
 
 bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Streaming, Beam's local runner and Prism; FULL=1: more and longer.
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/bench/small.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/streaming.py
 	$(BIN)/python benchmarks/kafka.py
