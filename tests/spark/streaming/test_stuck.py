@@ -216,7 +216,11 @@ def test_deferred_restriction_is_named(tmp_path: Path) -> None:
     def build(p: beam.Pipeline) -> None:
         _ = grouped((numbers(p, "Late", stalls_at=5, seconds=3600), numbers(p, "Steady")) | beam.Flatten())
 
-    cause = stuck(tmp_path, build, lambda cause: "Late" in cause.stage and cause.time == 4_000_000)
+    def is_deferred(cause: Any) -> bool:
+        # Before, it is being processed.
+        return "Late" in cause.stage and cause.time == 4_000_000 and "deferred" in cause.text
+
+    cause = stuck(tmp_path, build, is_deferred)
     assert re.match(
         rf".* input of '.*Late.*' .*1970-01-01T00:00:04Z,? {SINCE}.* "
         rf"restriction of element {MANY} in shard \d .*deferred.* {WHEN}",

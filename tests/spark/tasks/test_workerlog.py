@@ -15,7 +15,7 @@ from arcbeam import ArcbeamRunner
 from arcbeam.errors import UserCodeError
 from arcbeam.spark.tasks import workerlog
 from arcbeam.spark.tasks.lostattempts import LeftLines, leave_lines
-from arcbeam.spark.tasks.workerlog import TaskLines, task_lines
+from arcbeam.spark.tasks.workerlog import TaskFilter, TaskLines, task_lines
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.planfile import details_in, tasks_in
@@ -49,6 +49,13 @@ def test_lines_belong_to_the_stage_that_ran(running: list[str]) -> None:
     assert [(line.level, line.text) for line in task_lines.taken("read")] == [("INFO", "shop: order 7")]
     assert [(line.level, line.text) for line in task_lines.taken("sum")] == [("WARNING", "late")]
     assert task_lines.taken("sum") == []
+
+
+def test_what_the_sdk_says_of_optional_packages_is_dropped() -> None:
+    of_modules = (record("ImportError: from google.cloud", logging.WARNING, name="apache_beam.io.gcp.bigtableio"),)
+    dropped = [*of_modules, record("apitools not found, and …", logging.WARNING, name="root")]
+    kept = [record("ImportError: of mine", logging.WARNING), record("slow", logging.WARNING, name="apache_beam.io")]
+    assert [TaskFilter().filter(each) for each in dropped + kept] == [False, False, True, True]
 
 
 def test_chatty_task_sends_few_lines_and_all_kinds(running: list[str]) -> None:

@@ -52,6 +52,8 @@ class TaskFilter(logging.Filter):
             return False  # the user's exception: the driver receives it with its traceback
         if record.name == "root" and str(record.msg).startswith("apitools not found"):
             return False  # about an optional package; logged once by the driver's own import
+        if record.name.startswith("apache_beam.") and str(record.msg).startswith("ImportError: "):
+            return False  # likewise, when a module of the SDK is imported
         bundle = getattr(_Where.bundles, "instruction", "")
         record.arcbeam = " ".join(filter(None, (_Where.job, _Where.stage, bundle))) or "-"
         return True
