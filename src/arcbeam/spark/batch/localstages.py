@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from arcbeam.model.plan import Plan, Routing, Stage
 from arcbeam.model.rows import BundleReport, RowFile
 from arcbeam.spark.batch import exchange
-from arcbeam.spark.batch.localtask import LeftEarly, LocalTask
+from arcbeam.spark.batch.localtask import LeftEarly, LocalTask, with_sides
 from arcbeam.spark.batch.rounds import Rounds, RoundTask
 from arcbeam.spark.session.sessions import interrupt
 from arcbeam.spark.tasks.heartbeat import pulsing
@@ -234,11 +234,3 @@ class LocalStages:
         # Elements are for all slots, also where the whole input was in one partition.
         routing = Routing.SPREAD if routing is Routing.FORWARD else routing
         return exchange.exchanged(self._rounds.read(files), routing, self._shards)
-
-
-def with_sides(task: StageTask, reports: Iterable[BundleReport]) -> StageTask:
-    """Return a task that also reads the side inputs that these reports name."""
-    sides = dict(task.side_files)
-    for file in (file for report in reports for file in report.side_files if file.channel in sides):
-        sides[file.channel] = (*sides[file.channel], file)
-    return replace(task, side_files=sides)

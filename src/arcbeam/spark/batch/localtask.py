@@ -131,10 +131,8 @@ class _LocalRun:
         self.reports: list[BundleReport] = []
         self._runs: list[StageRun] = []
         self._files: dict[str, RowFiles] = {}
-        self._report_of: dict[str, BundleReport] = {}
         self._rows: dict[int, dict[str, list[Row]]] = defaultdict(dict)
         self._readers = {channel.index: set(channel.consumers) for channel in task.channels}
-        self._side_files: dict[int, list[SideFile]] = defaultdict(list)
         for channel, names in task.inputs.items():
             read = ReadRows(task.tasks[0].location, (names,))
             self._rows[channel][_EARLIER] = [row for name in names for row in TaskRows(read.rows(name))]
@@ -213,14 +211,10 @@ class _LocalRun:
         if not rows:
             # The driver sees from the report that the stage is done.
             report = BundleReport(stage.id, 0, self._attempt, worker_name(), self._retries)
-            self._take_report(report)
+            self.reports.append(report)
             return
-        sides = {
-            side.channel: (*task.side_files.get(side.channel, ()), *self._side_files[side.channel])
-            for side in stage.side_inputs
-        }
         limited = _LimitedRows(lambda: self._is_over, rows, task.settings.shards)
-        task = replace(task, side_files=sides)
+        task = with_sides(task, self.reports)
         run = limited.run = StageRun(task, limited)
         self._runs.append(run)
         self._now = task, limited
@@ -243,7 +237,7 @@ class _LocalRun:
                         self._append(stage.id, channel, some)
                 written.clear()
                 size = 0
-        self._take_report(run.report)
+        self.reports.append(run.report)
         for channel, some in written.items():
             self._rows[channel][stage.id] = some
         with self._ending:
@@ -259,19 +253,13 @@ class _LocalRun:
             run.report.rest_bytes = total * rest // max(1, whole - rest)
         self._is_over |= self._early is not None or bool(run.report.row_files)
 
-    def _take_report(self, report: BundleReport) -> None:
-        self.reports.append(report)
-        self._report_of[report.stage] = report
-        for file in report.side_files:
-            self._side_files[file.channel].append(file)
-
     def _input(self, channel: int, stage: str) -> list[Row]:
         """Return the input of a stage, and forget it after the channel's last reader."""
         by_producer = self._rows.get(channel, {})
         readers = self._readers[channel]
         readers.discard(stage)
         rows = [row for some in by_producer.values() for row in some]
-        if not readers and self._task.channels[channel].routing is not Routing.SIDE_KEYED:
+        if not readers:
             self._forget(channel)
         rows.sort(key=_bucket)
         return rows
@@ -289,7 +277,7 @@ class _LocalRun:
         task = MultimapTask(channel, first.location, first.settings.group_memory_bytes)
         rows = sorted((row for some in self._rows[channel].values() for row in some), key=_in_order)
         for shard, of_shard in groupby(rows, attrgetter("shard")):
-            self._take_report(task.written(shard, of_shard))
+            self.reports.append(task.written(shard, of_shard))
         self._forget(channel)
 
     def _leave_rows(self) -> None:
@@ -298,9 +286,10 @@ class _LocalRun:
             for producer, rows in by_producer.items():
                 if producer is not _EARLIER:
                     self._append(producer, channel, rows)
+        of_stage = {report.stage: report for report in self.reports}
         while self._files:
             id, files = self._files.popitem()
-            self._report_of[id].row_files += files.close()
+            of_stage[id].row_files += files.close()
 
     def _append(self, producer: str, channel: int, rows: Iterable[Row]) -> None:
         if producer not in self._files:
@@ -368,3 +357,11 @@ class _LimitedRows:
         """Return the rows that the stage has read or will read, once `leave` was called."""
         with self._lock:
             return [] if self._portions is None else [*self._portions.taken, *self._portions.coming()]
+
+
+def with_sides(task: StageTask, reports: Iterable[BundleReport]) -> StageTask:
+    """Return a task that also reads the side inputs that these reports name."""
+    sides = dict(task.side_files)
+    for file in (file for report in reports for file in report.side_files if file.channel in sides):
+        sides[file.channel] = (*sides[file.channel], file)
+    return replace(task, side_files=sides)

@@ -55,7 +55,7 @@ class StageTask:
         side_files: files of the stage's side inputs, by channel.
         versions: the driver's versions; a worker with other versions fails.
         worker_setup: called in the worker before it opens the job's first processor, and perhaps again.
-        round: number of the stage's round, from 1; 0 if the stage has no rounds.
+        round: number of the stage's round, from 1, also of tasks for what an earlier task has left; 0: none.
     """
 
     job: str
