@@ -165,10 +165,11 @@ class JobCollector(Collector):
 
     Args:
         jobs: returns the jobs; called on threads of the server.
+        now: see `exposed`.
     """
 
-    def __init__(self, jobs: Callable[[], Iterable[Exposed]]) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: Callable[[], Iterable[Exposed]], now: int | None = None) -> None:
+        self._jobs, self._now = jobs, now
 
     @override
     def collect(self) -> Iterable[Metric]:
@@ -176,25 +177,30 @@ class JobCollector(Collector):
         page.add("build_info", 1, **_versions())
         for each in self._jobs():
             page.job = each.job
-            _of_exposed(page, each)
+            _of_exposed(page, each, round(time.time() * 1e6) if self._now is None else self._now)
         return page.families.values()
 
 
-def exposed(jobs: Iterable[Exposed]) -> str:
-    """Return all metrics of some jobs as text."""
-    return generate_latest(JobCollector(lambda: jobs)).decode()
+def exposed(jobs: Iterable[Exposed], now: int | None = None) -> str:
+    """Return all metrics of some jobs as text.
+
+    Args:
+        jobs: the jobs.
+        now: the time for which to compute gaps and rates, in microseconds since the epoch; by default the clock's.
+    """
+    return generate_latest(JobCollector(lambda: jobs, now)).decode()
 
 
-def _of_exposed(page: _Page, job: Exposed) -> None:
+def _of_exposed(page: _Page, job: Exposed, now: int) -> None:
     page.add("up", int(job.up))
     if job.progress is not None:
         page.add("elements", job.progress.elements)
         page.add("tasks", job.progress.tasks)
     if job.status is not None:
         # An idle job has no micro-batch that would update its figures.
-        now = at_moment(job.status, round(time.time() * 1e6))
-        _of_job(page, now)
-        _of_stages(page, now)
+        status = at_moment(job.status, now)
+        _of_job(page, status)
+        _of_stages(page, status)
     for step, namespace, name, value in job.counters:
         page.add("user_metric", value, step=step, namespace=namespace, name=name)
 
