@@ -5,6 +5,7 @@
 Peers: arcbeam; arcbeam with tasks of their own for each stage (`--disable_optimizations=local_exchange`); RDDs by hand
 in the same session; Beam's local runner; Prism with a worker in this process, if there is Go. They take turns, after a
 run of each to warm up; a time is from building the pipeline to its end. Then one more run of arcbeam shows the parts.
+At last new processes measure the time from "Spark is ready" to the first element of their first pipeline.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import datetime
 import logging
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -146,6 +148,34 @@ def _measured(peers: dict[str, Callable[[], None]], runs: int) -> dict[str, floa
     return {name: statistics.median(each) for name, each in taken.items()}
 
 
+_FIRST_ELEMENT = """
+import logging, sys, time
+logging.disable(logging.WARNING)
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from arcbeam.runner import runner
+ready, opened, times = [], runner.open_session, sys.argv[1]
+def open_session(options):
+    session = opened(options)
+    ready.append(time.time())
+    return session
+runner.open_session = open_session
+def note(element):
+    with open(times, "a") as file:
+        print(time.time(), file=file)
+with beam.Pipeline(options=PipelineOptions(["--runner=arcbeam.ArcbeamRunner"])) as p:
+    p | beam.Create(range(10)) | beam.Map(note)
+print(float(open(times).readline()) - ready[0])
+"""
+FIRST_ELEMENT, FIRST_ELEMENT_SECONDS = "first element of a process, after Spark is ready", 3.0
+
+
+def _first_element(folder: Path, number: int) -> float:
+    """Return the seconds from a ready session to the first element of the first pipeline, in a new process."""
+    program = [sys.executable, "-c", _FIRST_ELEMENT, str(folder / f"first-{number}")]
+    return float(subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
 def _parts(build: Callable[[beam.Pipeline], None]) -> dict[str, float]:
     """Return the seconds of the parts of one run of arcbeam, by what they are."""
     from arcbeam.runner import job, runner
@@ -226,6 +256,9 @@ def main(arguments: list[str] | None = None) -> int:
                 figures.append(Figure(f"{name}, against Prism", found[ARCBEAM] / found[PRISM], "× the time", 1))
             spent = sorted(_parts(build).items(), key=lambda part: -part[1])
             parts.append(f"- {name}: " + ", ".join(f"{part} {seconds:.3f} s" for part, seconds in spent))
+    with tempfile.TemporaryDirectory(prefix="bench-") as made:
+        taken = [_first_element(Path(made), number) for number in range(options.runs)]
+    figures.append(Figure(FIRST_ELEMENT, statistics.median(taken), "s", FIRST_ELEMENT_SECONDS))
     table = [["what", "measured", "should be", ""], *(figure.cells() for figure in figures)]
     today = datetime.datetime.now().astimezone().date().isoformat()
     conditions = f"{today}; `local[{CORES}]`, seconds, median of {options.runs}; load before: {load:.1f}."

@@ -71,6 +71,9 @@ _JOB_SETTINGS = {
     # batches of 4 MiB (Spark's limit) would be 400 MiB of heap per task.
     "spark.sql.inMemoryColumnarStorage.batchSize": "1",
     "spark.sql.adaptive.enabled": "false",
+    # Compiling Java code for a plan takes longer than its few large rows: 0.4 s of a session's first job.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # SUBTLE: a task that is interrupted while its Python worker starts reports a timeout. Spark then restarts the
     # Python daemon, and all workers of the session end, also those of other jobs.
     "spark.sql.execution.interruptOnCancel": "false",
@@ -262,10 +265,9 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _remedy(error: Exception) -> str:
     exited = isinstance(error, PySparkRuntimeError) and error.getCondition() == "JAVA_GATEWAY_EXITED"
-    if exited or type(error).__name__ == "Py4JNetworkError":
-        # Java has ended; only its own output says why.
-        return "check Java's output above; check --spark_master and --spark_conf, and run: arcbeam doctor"
-    return "check --spark_master and --spark_conf, and run: arcbeam doctor"
+    # If Java has ended, only its own output says why.
+    output = "check Java's output above; " if exited or type(error).__name__ == "Py4JNetworkError" else ""
+    return f"{output}check --spark_master and --spark_conf, and run: arcbeam doctor"
 
 
 def _first_line(error: Exception) -> str:
