@@ -33,7 +33,7 @@ def _runs_instead_of_waiting() -> AbstractContextManager[object]:
 
     def at_once(layout: Any, places: Any, times: Any, side: Any, now: Timestamp, *of: Any, **more: Any) -> Any:
         found = look(layout, places, times, side, now, *of, **more)
-        return scheduling.Ready(now) if isinstance(found, scheduling.Later) else found
+        return scheduling.Ready(now) if isinstance(found, scheduling.WakeAt) else found
 
     return patch("arcbeam.engine.coordinator.machine.look", at_once)
 

@@ -34,7 +34,7 @@ from arcbeam.engine.watermarks import stages as watermarks
 from arcbeam.engine.watermarks.clocks import Clock, Local
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.engine.watermarks.observed import together
-from arcbeam.engine.watermarks.outlierfilter import Belief, believed
+from arcbeam.engine.watermarks.outlierfilter import OutlierDecision, without_outliers
 from arcbeam.engine.watermarks.sketches import with_more
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.observers import Policy
@@ -44,8 +44,8 @@ from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming import driverstate
 from arcbeam.streaming.driver.driver import JobDriver
 from simulator.__main__ import seeds_of
+from simulator.mistakes_of_batches import OF_BATCHES
 from simulator.mistakes_of_loops import OF_LOOPS
-from simulator.mistakes_of_lots import OF_LOTS
 from simulator.mistakes_of_rescaling import OF_RESCALING
 from simulator.mistakes_of_the_driver import OF_THE_DRIVER
 from simulator.mistakes_of_the_store import OF_THE_STORE, Mutation
@@ -209,10 +209,10 @@ def _only_the_micro_batches() -> AbstractContextManager[object]:
 
 
 def _doubts_forgotten() -> AbstractContextManager[object]:
-    def without_doubts(latest: int | None, times: Iterable[int], jump: int, others: int) -> Belief:
-        return Belief(believed(latest, times, jump, others).latest, ())
+    def without_doubts(latest: int | None, times: Iterable[int], jump: int, others: int) -> OutlierDecision:
+        return OutlierDecision(without_outliers(latest, times, jump, others).latest, ())
 
-    return patch.object(watermarks, "believed", without_doubts)
+    return patch.object(watermarks, "without_outliers", without_doubts)
 
 
 def _ahead_believed() -> AbstractContextManager[object]:
@@ -252,7 +252,7 @@ def _quantile_of_a_micro_batch() -> AbstractContextManager[object]:
 
 
 def _observed_reports_own() -> AbstractContextManager[object]:
-    return patch.object(shard, "marker_time", lambda ways, said: said)
+    return patch.object(shard, "marker_time", lambda paths, said: said)
 
 
 def _late_panes_at_the_expiry() -> AbstractContextManager[object]:
@@ -261,7 +261,7 @@ def _late_panes_at_the_expiry() -> AbstractContextManager[object]:
     def for_the_end(self: OpenWindow[Any], clocks: Clocks, ticked: bool = False) -> None:
         rearm(self, clocks, ticked)
         if self.record.passed:
-            self.record.room, self.record.alarm = 1 << 30, None
+            self.record.room, self.record.next_timer = 1 << 30, None
 
     return patch.object(OpenWindow, "_rearm", for_the_end)
 
@@ -398,7 +398,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     **OF_THE_STORE,
     **OF_THE_DRIVER,
     **OF_LOOPS,
-    **OF_LOTS,
+    **OF_BATCHES,
     **OF_RESCALING,
 }
 """The mistakes by name."""

@@ -49,7 +49,7 @@ _APART = {
     "engine/state/residuals.py": _FORMAT,
     "engine/coordinator/settings.py": "the first and the largest budget of a micro-batch",
     "spark/tasks/collecting.py": _SHOWN,
-    "spark/tasks/blackbox.py": _SHOWN,
+    "spark/tasks/crashlog.py": _SHOWN,
     "spark/tasks/failure.py": _SHOWN,
     "harness/bundle/usererrors.py": _SHOWN,
     "harness/bundle/samples.py": _SHOWN,

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import matplotlib
 
-from arcbeam.engine.watermarks.observed import Said, later, observed_time
+from arcbeam.engine.watermarks.observed import RootWatermark, later, observed_time
 from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 MINUTE = 60_000_000
-SILENT = Said(MIN_TIMESTAMP, MIN_TIMESTAMP)
+SILENT = RootWatermark(MIN_TIMESTAMP, MIN_TIMESTAMP)
 BLUE, RED, INK = "#3b6ea8", "#c2571a", "#333333"
 
 

@@ -86,7 +86,7 @@ def of_lateness(stage: Stage, late: Sequence[tuple[bytes, bytes, Window]], recor
 
 
 class Happened(Protocol):
-    """The actions of one stage in one shard, in one attempt; see `desks.StageDesk`."""
+    """The actions of one stage in one shard, in one attempt; see `runners.StageContext`."""
 
     stage: Stage
 

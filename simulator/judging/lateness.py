@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from arcbeam.engine.watermarks.clocks import Clock
-from arcbeam.engine.watermarks.floors import Floors
 from arcbeam.engine.watermarks.holds import Holds, Side
+from arcbeam.engine.watermarks.keyrangewatermarks import KeyRangeWatermarks
 from arcbeam.model.rows import key_hash
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.manifest.values import Manifest
@@ -72,7 +72,7 @@ class _Place:
         pending = clock.local().pending
         hold = Holds(view, number, Side.OUTPUT).earliest()
         self.times = tuple(MAX_TIMESTAMP if each is None else each.time for each in (pending, hold))
-        self._floors = Floors(view, number)
+        self._floors = KeyRangeWatermarks(view, number)
         self.late = clock.input
         self.pending = upstream if pending is None else min(upstream, pending.time)
         # Observed outputs have moved since the last micro-batch.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from arcbeam.model.observers import CONFIRMED_BY, MOST, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.manifest.values import Manifest
-from simulator.judging.punctual import MicroBatchRun
+from simulator.judging.firing import MicroBatchRun
 from simulator.judging.records import Broken, Out, Record
 from simulator.scenario.kinds import Pass, Shared
 from simulator.scenario.plans import Pipeline

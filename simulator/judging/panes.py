@@ -125,7 +125,7 @@ def _all_there(stage: Stage, group: Group, panes: Mapping[Place, Sequence[Out]],
     closes = group.closes and not (group.windowing.merges and group.finishes and not group.together)
     for place in places:
         said = [out.pane for out in panes.get(place, ()) if out.pane is not None]
-        if group.punctual and sum(pane.timing is Timing.ON_TIME for pane in said) != 1:
+        if group.is_on_time and sum(pane.timing is Timing.ON_TIME for pane in said) != 1:
             raise Broken(f"{stage.name} has put out {said} of {place}: one that is on time is due")
         if closes and sum(pane.is_last for pane in said) != 1:
             raise Broken(f"{stage.name} has put out {said} of {place}: one with which it closes is due")

@@ -22,7 +22,7 @@ class Out(NamedTuple):
         pane: the pane, if the stage is a grouping.
         joined: whether the side input had contents; for a stage with a side input.
         elements: the number of elements in it; for a grouping.
-        aside: all atoms read from the side input, sorted; for a stage with a side input.
+        side_input: all atoms read from the side input, sorted; for a stage with a side input.
     """
 
     stage: str
@@ -34,7 +34,7 @@ class Out(NamedTuple):
     pane: PaneInfo | None = None
     joined: bool | None = None
     elements: int = 1
-    aside: tuple[bytes, ...] | None = None
+    side_input: tuple[bytes, ...] | None = None
 
 
 class Drop(NamedTuple):

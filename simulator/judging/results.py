@@ -94,7 +94,7 @@ def _difference(found: Counter[_Counted], due: Counter[_Counted]) -> str:
     return f"missing {lacking[:5]}, unexpected {more[:5]}"
 
 
-Placed = Counter[tuple[bytes, bytes, Window | None]]
+ResultCounts = Counter[tuple[bytes, bytes, Window | None]]
 
 
 def places_due(stage: Stage, came: Items) -> Iterator[tuple[bytes, bytes, Window | None]]:
@@ -116,11 +116,11 @@ def outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, b
 
 def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items) -> None:
     what = f"the outputs and drops of {stage.name}"
-    due: Placed = Counter(places_due(stage, came))
+    due: ResultCounts = Counter(places_due(stage, came))
     if not group.accumulating:
         _same_places(what, Counter(outcomes(stage, records)), due)
         return
-    drops: Placed = Counter(outcomes(stage, [record for record in records if isinstance(record, Drop)]))
+    drops: ResultCounts = Counter(outcomes(stage, [record for record in records if isinstance(record, Drop)]))
     if group.windowing.merges:
         # Each merge starts a new sequence of panes: check only that no atom is missing and none was never in the input.
         found = set(outcomes(stage, records))
@@ -138,20 +138,20 @@ def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items)
         if not before <= now:
             raise Broken(f"pane {out.pane.index} of {place} of {stage.name} lacks atoms of the pane before")
         last[place] = now
-    finals: Placed = Counter()
+    finals: ResultCounts = Counter()
     for (key, window), atoms in last.items():
         for atom, count in atoms.items():
             finals[key, atom, window] += count
     _same_places(f"the last panes and drops of {stage.name}", finals + drops, due)
 
 
-def _same_places(what: str, found: Placed, due: Placed) -> None:
+def _same_places(what: str, found: ResultCounts, due: ResultCounts) -> None:
     if found != due:
         raise Broken(f"{what} do not contain each input element once: {_difference(found, due)}")
 
 
 def _kept(stage: Stage, records: Sequence[Record], came: Items) -> None:
-    due: Placed = Counter(places_due(stage, came))
+    due: ResultCounts = Counter(places_due(stage, came))
     _same_places(f"the outputs and drops of {stage.name}", Counter(outcomes(stage, records)), due)
 
 

@@ -24,13 +24,13 @@ from arcbeam.store.shards.compaction import scan
 from arcbeam.streaming.driverstate import progress_of
 from arcbeam.streaming.status.snapshot import snapshot_of
 from arcbeam.testing.blobs import MemoryBlobs
-from simulator.judging import amounts, aside, lateness, punctual, reference, results
+from simulator.judging import amounts, firing, lateness, reference, results, sideinputs
+from simulator.judging.firing import MicroBatchRun
 from simulator.judging.observing import Observations
-from simulator.judging.punctual import MicroBatchRun
 from simulator.judging.records import Broken, Out, Part, Record
 from simulator.judging.reference import Item, Items, Reference
+from simulator.judging.requests import RequestChecks
 from simulator.judging.results import items_of
-from simulator.judging.wishes import Wishes
 from simulator.scenario.kinds import Source
 from simulator.scenario.plans import Pipeline
 
@@ -57,7 +57,7 @@ class Watcher:
         note: counts a notable event.
 
     Attributes:
-        wishes: the requests to the job.
+        requests: the requests to the job.
         head: the newest manifest.
         published: ids of all published committables.
         drained: a drain has begun.
@@ -83,7 +83,7 @@ class Watcher:
         self._read: dict[int, tuple[bytes, Manifest]] = {}
         self._ledger = Ledger(pipeline)
         self._observations = Observations(pipeline)
-        self.wishes = Wishes(note)
+        self.requests = RequestChecks(note)
         self._note = note
         # By epoch and micro-batch of each proposal: the stages and shards with leftover work; None if the proposal has
         # no reports. And the run of each micro-batch that was run and committed.
@@ -93,7 +93,7 @@ class Watcher:
 
     def handled(self, epoch: int, event: Event, commands: Sequence[Command]) -> None:
         """Check the commands with which the driver of an epoch has answered an event."""
-        self.wishes.handled(epoch, event, commands)
+        self.requests.handled(epoch, event, commands)
         for command in commands:
             if isinstance(command, Propose):
                 left = ((stage.stage, stage.shard) for of in command.reports for stage in of.stages if stage.leftover)
@@ -171,9 +171,9 @@ class Watcher:
         self._check_kept(self.head)
         begun = progress_of(self.head).begun
         parts = [[self._parts[id] for id in ids] for _, ids in sorted(self.counting().items())]
-        aside.check(self._pipeline, [aside.Committed.of(some) for some in parts if some])
+        sideinputs.check(self._pipeline, [sideinputs.Committed.of(some) for some in parts if some])
         results.check(self._pipeline, self.all_records(), drained=self.drained, begun=begun)
-        for what, count in punctual.check(self._pipeline, self._micro_batches()).items():
+        for what, count in firing.check(self._pipeline, self._micro_batches()).items():
             for _ in range(count):
                 self._note(what)
 
@@ -281,7 +281,7 @@ class Watcher:
             origin = before
             if head is not None and origin is None:
                 origin = self._pinned(manifest.abandoned[-1].first - 1)
-            self.wishes.opened(head, origin, manifest)
+            self.requests.opened(head, origin, manifest)
             if origin is not None and origin.shape.shards == manifest.shape.shards:
                 self._check_moved(origin, manifest)
             elif origin is not None:
@@ -289,7 +289,7 @@ class Watcher:
         else:
             before = head
             assert head is not None
-            self.wishes.real(head, manifest)
+            self.requests.real(head, manifest)
             if wrong := contradictions(head, manifest):
                 raise Broken(f"micro-batch {manifest.micro_batch} was committed: {wrong}")
             if (

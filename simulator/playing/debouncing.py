@@ -21,8 +21,8 @@ from arcbeam.engine.task.bundles import CallResult, TimerCleared, TimerSet
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Window
 from simulator.judging.records import Broken
-from simulator.playing.keeping import WAYS, Keeping
-from simulator.playing.usercode import Desk
+from simulator.playing.stateful import WAYS, StatefulRunner
+from simulator.playing.usercode import RunnerContext
 from simulator.scenario.combining import atoms_of
 
 _CHANGES = 6
@@ -57,7 +57,7 @@ def _time(data: bytes) -> Timestamp | None:
     return Timestamp(int(data)) if data else None
 
 
-class Debounced(Keeping):
+class Debounced(StatefulRunner):
     """Release all elements of a window, each with its own timestamp, when one of two timers fires; clear the other."""
 
     @override
@@ -69,7 +69,7 @@ class Debounced(Keeping):
         first, payload = times[0], b"%d" % turn
         expires = self.kind.expires(window)
         near, far = Timestamp(min(times[-1] + self.kind.delay, expires)), expires
-        now, later = self.desk.now, Timestamp(self.desk.now + self.kind.pause)
+        now, later = self.context.now, Timestamp(self.context.now + self.kind.pause)
 
         def quiet(fire_at: Timestamp, said: bytes = b"moved since") -> TimerSet:
             return TimerSet(key, window, "quiet", fire_at, first, payload=said)
@@ -119,8 +119,8 @@ class Debounced(Keeping):
         if not values or fired.hold != values[0][0]:
             raise Broken(f"a timer of {self.name} holds at {fired.hold}, but {values} are buffered")
         if fired.family == "clock" and window == GLOBAL_WINDOW and pending.quiet is not None:
-            # As in `keeping.ByTheClock`: in other windows, the expiration of an earlier window may precede it.
-            self.desk.not_over(pending.quiet)
+            # As in `stateful.ByTheClock`: in other windows, the expiration of an earlier window may precede it.
+            self.context.not_over(pending.quiet)
         for time, value in values:
             self.put_out(key, atoms_of(value), time, window)
         self.in_time.clear_range(key, at, None, None)
@@ -129,5 +129,5 @@ class Debounced(Keeping):
         return CallResult(len(values), [*again, *(TimerCleared(key, window, each.family) for each in again)])
 
 
-ALL_WAYS: Mapping[str, Callable[[Desk, int], Keeping]] = {**WAYS, "debounce": Debounced}
+ALL_WAYS: Mapping[str, Callable[[RunnerContext, int], StatefulRunner]] = {**WAYS, "debounce": Debounced}
 """The class of each `Keep.way`."""

@@ -36,9 +36,9 @@ from arcbeam.streaming.task.sidefiles import SideFileReader, SideFileWriter
 from arcbeam.streaming.task.task import TaskAttempt
 from simulator.judging import checks
 from simulator.judging.records import Out
-from simulator.playing.desks import Attempt, StageDesk, beginnings, dropped, runner_of, windows_of
 from simulator.playing.hosts import Host
 from simulator.playing.jobs import Box, Died, Job, Looks, Passed
+from simulator.playing.runners import Attempt, StageContext, beginnings, dropped, runner_of, windows_of
 from simulator.scenario.combining import joined
 from simulator.scenario.kinds import Expand, Source
 from simulator.scenario.plans import Stage, side_name
@@ -80,7 +80,7 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         self.box = Box()
         self._inbox, self._left = inbox, dies_after
         self._store = TaskStore(job.blobs, host, job.scratch)
-        self._desks: dict[tuple[str, int], StageDesk] = {}
+        self._contexts: dict[tuple[str, int], StageContext] = {}
         # Read and written in the same way as in a job on Spark.
         job.copies.keep({file.name for file in order.side_files})
         parts = job.pipeline.side_parts
@@ -99,15 +99,15 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         report = self._attempt.work()
         checks.of_looks(self._looks.used, report)
         for stage in report.stages:
-            desk = self._desks.get((stage.stage, stage.shard))
-            if desk is None:
+            context = self._contexts.get((stage.stage, stage.shard))
+            if context is None:
                 assert stage.idle, f"{stage} has not run"
                 continue
-            checks.of_report(desk, stage, self.plan)
-            checks.of_lateness(desk.stage, desk.too_late, desk.records)
-            if isinstance(desk.stage.kind, (Source, Expand)) and not self.plan.micro_batch % _VALIDATED:
+            checks.of_report(context, stage, self.plan)
+            checks.of_lateness(context.stage, context.too_late, context.records)
+            if isinstance(context.stage.kind, (Source, Expand)) and not self.plan.micro_batch % _VALIDATED:
                 number = self.job.pipeline.numbers[stage.stage]
-                Residuals(desk.view, number, desk.stage.outputs, 50).validate()
+                Residuals(context.view, number, context.stage.outputs, 50).validate()
         return report
 
     def write(self, report: TaskReport) -> TaskReport:
@@ -174,7 +174,7 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
     def _came(self, stage: str, shard: int) -> Iterator[tuple[bytes, Elements]]:
         for box in self._inbox:
             for key, elements in box.rows.get((stage, shard), ()):
-                self._desks[stage, shard].expects(key, elements, self.plan.times.inputs.get(stage))
+                self._contexts[stage, shard].expects(key, elements, self.plan.times.inputs.get(stage))
                 yield key, together(elements)
 
     @override
@@ -198,9 +198,9 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
 
     @override
     def runner(self, stage: str, shard: int, view: StateView) -> EngineRunner:
-        desk = StageDesk(self, self.job.pipeline.by_name[stage], shard, view)
-        self._desks[stage, shard] = desk
-        return runner_of(desk, self.job.pipeline.numbers[stage])
+        context = StageContext(self, self.job.pipeline.by_name[stage], shard, view)
+        self._contexts[stage, shard] = context
+        return runner_of(context, self.job.pipeline.numbers[stage])
 
     @override
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
@@ -219,7 +219,7 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         upstream = max(published, times.upstream.get(stage, MIN_TIMESTAMP))
         record = dropped(of, drop)
         checks.of_drop(of, record, upstream, stage in self.job.honest)
-        self._desks[stage, shard].records.append(record)
+        self._contexts[stage, shard].records.append(record)
 
     @override
     def sides(self) -> Iterator[SideData]:
@@ -229,7 +229,7 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
             yield data
 
     @override
-    def tended(self) -> Mapping[int, bool]:
+    def sides_to_compact(self) -> Mapping[int, bool]:
         pipeline = self.job.pipeline
         count = self.job.layout.tasks[self.level]
         return {

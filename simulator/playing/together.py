@@ -24,7 +24,7 @@ def fires_together(chance: str) -> int:
     return random.Random(f"{chance}/together").choice([1, 1, 1, 2, 5, 1000])
 
 
-class InLots(Delegating):
+class InBatches(Delegating):
     """A runner whose calls are executed later, in any order of their keys.
 
     Args:
@@ -55,13 +55,13 @@ class InLots(Delegating):
         return _joined([self._runner.process(key, elements) for key, elements in calls])
 
     @override
-    def fire_together(self, lot: Sequence[Fired]) -> CallResult:
+    def fire_together(self, batch: Sequence[Fired]) -> CallResult:
         if self._unsettled:
             raise Broken(f"timers fire before {self._unsettled}")
-        if len({fired.key for fired in lot}) < len(lot) or len(lot) > self.together:
-            raise Broken(f"{lot} fire together, at most {self.together} of distinct keys may")
+        if len({fired.key for fired in batch}) < len(batch) or len(batch) > self.together:
+            raise Broken(f"{batch} fire together, at most {self.together} of distinct keys may")
         results: list[CallResult] = []
-        for fired in self._chance.sample(list(lot), len(lot)):
+        for fired in self._chance.sample(list(batch), len(batch)):
             if fired.family == EXPIRATION:
                 results.append(self._runner.expire(fired.key, self._decode(fired.window)))
             else:

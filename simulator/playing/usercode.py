@@ -1,6 +1,6 @@
 """The user code of the stages of a simulated job: one runner for each kind.
 
-Owns the user code. Must not know micro-batches, attempts and files: outputs go to a desk.
+Owns the user code. Must not know micro-batches, attempts and files: outputs go to its context.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, Restri
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observed import NOTHING_SEEN, Seen
 from arcbeam.engine.watermarks.observed import later as later_seen
-from arcbeam.engine.watermarks.outlierfilter import NOTHING_DOUBTED, Doubted, believed
+from arcbeam.engine.watermarks.outlierfilter import NOTHING_DOUBTED, Doubted, without_outliers
 from arcbeam.engine.watermarks.sketches import sketched
 from arcbeam.model.commits import Committable
 from arcbeam.model.interfaces import StateView
@@ -35,7 +35,7 @@ from simulator.scenario.kinds import MAIN, Buffer, Expand, Pace, Pass, Source, p
 from simulator.scenario.plans import Stage
 
 
-class Desk(Protocol):
+class RunnerContext(Protocol):
     """The environment of a runner: one stage in one shard, in one attempt of a task."""
 
     stage: Stage
@@ -62,7 +62,7 @@ class Desk(Protocol):
     def not_over(self, moment: Timestamp) -> None:
         """Record that a processing-time timer fires while an event timer of the key is pending for that timestamp."""
 
-    def aside(self, window: Window) -> tuple[bytes, ...] | None:
+    def side_input(self, window: Window) -> tuple[bytes, ...] | None:
         """Return the contents of the side input in a window, sorted; None if there is no side input."""
 
     def published(self) -> tuple[Port, ...]:
@@ -75,9 +75,9 @@ class Desk(Protocol):
 class Runner(bundles.Runner):
     """The base of all runners: every call fails that its stage must not get."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.name = desk.stage.name
+    def __init__(self, context: RunnerContext) -> None:
+        self.context = context
+        self.name = context.stage.name
         self.seen: Seen = NOTHING_SEEN
         self.sketches: Mapping[str, bytes] = {}
         self.doubted: Doubted = NOTHING_DOUBTED
@@ -93,7 +93,7 @@ class Runner(bundles.Runner):
     @override
     def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
         for fired in due:
-            self.desk.timed(fired)
+            self.context.timed(fired)
             led_to(self.fired(fired))
 
     def fired(self, fired: Fired) -> CallResult:
@@ -122,12 +122,12 @@ class Runner(bundles.Runner):
 
     @override
     def finish(self) -> BundleResult:
-        part = self.desk.part()
+        part = self.context.part()
         return BundleResult(
             seen=self.seen,
             sketches=self.sketches,
             doubted=self.doubted,
-            published=self.desk.published(),
+            published=self.context.published(),
             committables=(part,) if part else (),
             finalizations=1 if part else 0,
         )
@@ -142,10 +142,12 @@ class Runner(bundles.Runner):
         output: str = MAIN,
     ) -> None:
         """Send an element to the consumers."""
-        joined = aside = None
-        if window is not None and (aside := self.desk.aside(window)) is not None:
-            joined = bool(aside)
-        self.desk.put_out(Out(self.name, output, key, tuple(atoms), time, window, None, joined, aside=aside))
+        joined = side_input = None
+        if window is not None and (side_input := self.context.side_input(window)) is not None:
+            joined = bool(side_input)
+        self.context.put_out(
+            Out(self.name, output, key, tuple(atoms), time, window, None, joined, side_input=side_input)
+        )
 
 
 class Passing(Runner):
@@ -153,7 +155,7 @@ class Passing(Runner):
 
     @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        outputs, kind = self.desk.stage.outputs, self.desk.stage.kind
+        outputs, kind = self.context.stage.outputs, self.context.stage.kind
         assert isinstance(kind, Pass)
         for value, time, _, _ in elements:
             self.put_out(key, atoms_of(value), time, output=outputs[sum(value) % len(outputs)])
@@ -174,29 +176,29 @@ class Passing(Runner):
             self.seen = later_seen(self.seen, {self.name: max(times)})
             return
         doubted = (*times, *self.doubted.get(self.name, ()))
-        belief = believed(self.seen.get(self.name), doubted, jump, CONFIRMED_BY)
+        belief = without_outliers(self.seen.get(self.name), doubted, jump, CONFIRMED_BY)
         self.seen = {} if belief.latest is None else {self.name: belief.latest}
         self.doubted = {self.name: belief.doubted} if belief.doubted else {}
 
     def _near(self, times: Sequence[Timestamp], skew: int) -> Sequence[Timestamp]:
         """Return the timestamps that are not too far ahead of the clock."""
-        return [time for time in times if time <= self.desk.now + skew]
+        return [time for time in times if time <= self.context.now + skew]
 
 
 class Buffering(Runner):
     """Buffer elements in a bag of the shard.
 
     Args:
-        desk: the desk of the stage.
+        context: the context of the stage.
         number: the number of the stage.
     """
 
-    def __init__(self, desk: Desk, number: int) -> None:
-        super().__init__(desk)
-        kind = desk.stage.kind
+    def __init__(self, context: RunnerContext, number: int) -> None:
+        super().__init__(context)
+        kind = context.stage.kind
         assert isinstance(kind, Buffer)
         self.size = kind.size
-        self.bag = BagCell(Cells(desk.view, number), "buffer")
+        self.bag = BagCell(Cells(context.view, number), "buffer")
 
     @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
@@ -234,7 +236,7 @@ class Grouping(Runner):
         for pane in panes:
             values = list(pane.contents)
             atoms = tuple(atom for value in values for atom in atoms_of(value))
-            self.desk.put_out(
+            self.context.put_out(
                 Out(self.name, MAIN, pane.key, atoms, pane.timestamp, pane.window, pane.pane, elements=len(values))
             )
         return CallResult(len(panes))
@@ -261,7 +263,7 @@ class _Splittable(Runner, ABC):
         """Return the rest of a restriction."""
         marks = self.watermarks(what, lo, hi)
         if polls:
-            marks = {output: min(mark, Timestamp(self.desk.last_event)) for output, mark in marks.items()}
+            marks = {output: min(mark, Timestamp(self.context.last_event)) for output, mark in marks.items()}
         element = b"%d:%d:%d:%d:%d:" % (lo, hi, polls, due or 0, cut) + what
         return Remainder(element, float(hi - lo), None if due is None else Timestamp(due), marks)
 
@@ -272,14 +274,14 @@ class _Splittable(Runner, ABC):
 
     @override
     def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
-        pace, now = self.pace, self.desk.now
+        pace, now = self.pace, self.context.now
         lo, hi, polls, due, cut, what = _taken_apart(restriction)
         if due > now:
             raise Broken(f"a restriction of {self.name} is due at {due}, but runs at {now}")
-        if self.desk.draining and not cut:
+        if self.context.draining and not cut:
             raise Broken(f"a restriction of {self.name} runs in a drain, but was not truncated")
         splits: list[Remainder] = []
-        chance = random.Random(f"{self.desk.chance}/{restriction.id.hex()}")
+        chance = random.Random(f"{self.context.chance}/{restriction.id.hex()}")
         while hi - lo > 1 and chance.random() < pace.splits and len(splits) < 2:
             # The second half becomes a separate residual, and this restriction ends earlier.
             half = (lo + hi) // 2
@@ -306,7 +308,7 @@ class _Splittable(Runner, ABC):
     def cut(self, restriction: Restriction) -> Remainder:
         """Return the whole restriction, truncated and without a due time."""
         lo, hi, polls, _, cut, what = _taken_apart(restriction)
-        if cut or not self.desk.draining:
+        if cut or not self.context.draining:
             raise Broken(f"a restriction of {self.name} is truncated {'twice' if cut else 'without a drain'}")
         return self.rest(what, lo, hi, polls, None, 1)
 
@@ -319,9 +321,9 @@ def _taken_apart(restriction: Restriction) -> tuple[int, int, int, int, int, byt
 class Reading(_Splittable):
     """Read the events of a source."""
 
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(desk)
-        kind = desk.stage.kind
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        kind = context.stage.kind
         assert isinstance(kind, Source)
         self.source, self.pace = kind, kind.pace
 
@@ -341,7 +343,7 @@ class Reading(_Splittable):
 
     @override
     def watermarks(self, what: bytes, lo: int, hi: int) -> dict[str, Timestamp]:
-        return {output: promised(self.source.events, lo, hi, output) for output in self.desk.stage.outputs}
+        return {output: promised(self.source.events, lo, hi, output) for output in self.context.stage.outputs}
 
 
 def later(time: int, copy: int) -> Timestamp:
@@ -352,9 +354,9 @@ def later(time: int, copy: int) -> Timestamp:
 class Expanding(_Splittable):
     """Make copies of elements."""
 
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(desk)
-        kind = desk.stage.kind
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        kind = context.stage.kind
         assert isinstance(kind, Expand)
         self.copies, self.pace = kind.copies, kind.pace
 
@@ -373,7 +375,7 @@ class Expanding(_Splittable):
     def read(self, what: bytes, at: int) -> None:
         key, time, of, value = what.split(b":", 3)
         atom = list(atoms_of(value))[at // self.copies]
-        windowing = self.desk.stage.windowing
+        windowing = self.context.stage.windowing
         self.put_out(
             key,
             (b"%b.%d" % (atom, at % self.copies),),

@@ -46,9 +46,9 @@ from simulator.judging.reference import honest
 from simulator.judging.watching import Watcher
 from simulator.playing.cluster import Cluster
 from simulator.playing.driver import Driver, Surroundings
+from simulator.playing.faults import FaultInjector
 from simulator.playing.hosts import Host, MemoryHost
 from simulator.playing.jobs import Job
-from simulator.playing.mischief import Mischief
 from simulator.scenario.kinds import Keep, Source
 from simulator.scenario.plans import Pipeline
 from simulator.scenario.scenarios import FaultKind, Request, RequestKind, Scenario
@@ -95,7 +95,7 @@ class World(Surroundings):
         self.watcher = Watcher(scenario.pipeline, self._blobs, self._parts, self.tell, self._count)
         self._chance = random.Random(f"world {scenario.seed}")
         self._hosts = [self._host(number) for number in range(scenario.hosts)]
-        self._mischief = Mischief(scenario.faults, self._note, self.tell, self._start, self._lose)
+        self._faults = FaultInjector(scenario.faults, self._note, self.tell, self._start, self._lose)
         self._requests = sorted(scenario.requests, key=lambda request: request.at)
         self._drivers: list[Driver] = []
         self._started = self.earlier = 0
@@ -148,7 +148,7 @@ class World(Surroundings):
     def _check_fenced(self, living: Sequence[Driver]) -> None:
         """Check that drivers end in time after another one took over."""
         head = self.watcher.head
-        if head is not None and (head.epoch > self._epoch or not self._mischief.is_fair()):
+        if head is not None and (head.epoch > self._epoch or not self._faults.is_fair()):
             self._epoch, self._since = head.epoch, self.now
         for driver in living:
             if driver.log.epoch < self._epoch:
@@ -196,7 +196,7 @@ class World(Surroundings):
         name = f"driver {number}"
         beside = self._drivers[0].blobs if self._drivers else None
         blobs = UnreliableBlobs(self._blobs, scenario.seed * 100 + number, beside=beside)
-        blobs.faults = self._mischief.weather()
+        blobs.faults = self._faults.weather()
         savepoint, self._rewind = self._rewind, ""
         pins = self.watcher.head.pins if self.watcher.head else ()
         if savepoint and all(pin.name != savepoint for pin in pins):
@@ -241,7 +241,7 @@ class World(Surroundings):
             self.tell(f"{name} could not take over: {e}")
             self.happened["could not take over"] += 1
             self.watcher.look()
-            self._mischief.clear_up()
+            self._faults.clear_up()
             return
         first, *others = scenario.tasks[number % len(scenario.tasks)]
         wanted = (first, *(1,) * exchanges, *others)[: pipeline.levels]
@@ -251,9 +251,9 @@ class World(Surroundings):
         self._count_start(log.head, savepoint, tasks)
         self.watcher.look()
         if savepoint:
-            self.watcher.wishes.resumed(log.head, savepoint)
+            self.watcher.requests.resumed(log.head, savepoint)
         if log.head.mode in ENDED:
-            self.watcher.wishes.finishing(log.epoch)
+            self.watcher.requests.finishing(log.epoch)
         if moved:
             self.happened["state was moved to other levels"] += 1
         layout = pipeline.layout(tasks)
@@ -273,7 +273,7 @@ class World(Surroundings):
             scenario.looks,
             last + 1,
         )
-        cluster = Cluster(self._hosts, self._chance, self._mischief.of_task, self._note, self.tell, self._delayed)
+        cluster = Cluster(self._hosts, self._chance, self._faults.of_task, self._note, self.tell, self._delayed)
         self._drivers.append(Driver(name, job, log, blobs, cluster, self, JobMachine(layout), scenario.keep))
         self._send_due_requests(self._drivers[-1])
 
@@ -314,7 +314,7 @@ class World(Surroundings):
 
     @override
     def before(self, driver: Driver, command: Command) -> None:
-        self._mischief.before(driver, command)
+        self._faults.before(driver, command)
 
     @override
     def handled(self, driver: Driver, event: Event, commands: Sequence[Command]) -> None:
@@ -323,7 +323,7 @@ class World(Surroundings):
     @override
     def publish(self, ids: list[bytes]) -> bool:
         self.watcher.look()
-        fails = self._mischief.publishing_fails()
+        fails = self._faults.publishing_fails()
         for id in ids[: len(ids) // 2] if fails else ids:
             self.watcher.publish(id)
         return not fails
@@ -347,19 +347,19 @@ class World(Surroundings):
 
     @override
     def report_again(self) -> bool:
-        return self._mischief.report_again()
+        return self._faults.report_again()
 
     @override
     def gives_up(self) -> bool:
-        return self._mischief.gives_up()
+        return self._faults.gives_up()
 
     @override
     def stalls(self) -> int:
-        return self._mischief.stalls()
+        return self._faults.stalls()
 
     @override
     def worker_dies(self) -> bool:
-        return self._mischief.worker_dies()
+        return self._faults.worker_dies()
 
     @override
     def took(self) -> int:
@@ -410,7 +410,7 @@ class World(Surroundings):
                     return
                 name = self._pins(driver)[0].name
                 driver.release(name)
-                self.watcher.wishes.release(driver.log.epoch, name)
+                self.watcher.requests.release(driver.log.epoch, name)
         if event is not None:
             driver.schedule(event, self.took())
         self.happened[request.kind.value] += 1

@@ -209,7 +209,7 @@ class Group:
         return self.trigger in ("watermark", "repeated watermark", "never", "watermark and count")
 
     @property
-    def punctual(self) -> bool:
+    def is_on_time(self) -> bool:
         """Return whether each window has an on-time pane, whatever panes precede it."""
         return not self.quiet and self.trigger in PUNCTUAL
 

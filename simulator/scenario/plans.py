@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow
-from arcbeam.model.observers import Observer, Ways
+from arcbeam.model.observers import Observer, ObserverPaths
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration
 from arcbeam.store.manifest.values import JobShape, StageShape
@@ -67,7 +67,7 @@ class Stage:
         return isinstance(self.kind, (Expand, Keep, Join)) and self.kind.newest
 
     @property
-    def observed(self) -> dict[str, Ways]:
+    def observed(self) -> dict[str, ObserverPaths]:
         """Return how its outputs are observed, by output; empty if they are not."""
         if not isinstance(self.kind, Pass) or self.kind.delay is None:
             return {}
@@ -212,7 +212,7 @@ class Pipeline:
         """Return the layout of the stages for the engine."""
         return Layout(
             tuple(
-                Placed(
+                StagePlacement(
                     StageFlow(stage.name, stage.inputs, stage.outputs, self.shards, stage.observed),
                     self.numbers[stage.name],
                     stage.level,
@@ -241,7 +241,7 @@ def _from_the_beginning(stage: Stage) -> Stage:
     return replace(stage, kind=replace(stage.kind, joins=0)) if isinstance(stage.kind, Source) else stage
 
 
-def _spec(stage: Stage, placed: Placed) -> StageSpec:
+def _spec(stage: Stage, placed: StagePlacement) -> StageSpec:
     match stage.kind:
         case Source() | Expand():
             return StageSpec(placed, Splittable(bound=50), stage.windowing.decode if stage.windowing else None)

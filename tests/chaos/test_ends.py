@@ -204,7 +204,7 @@ class Trial:
             (self._folder / "poison").write_text("")
         else:
             now = Timestamp(time.time_ns() // 1000)
-            what, name = requests.Asked(self._end), "" if self._end == "cancel" else "last"
+            what, name = requests.RequestKind(self._end), "" if self._end == "cancel" else "last"
             requests.ask(self._store, what, name, now)
 
     def _until_it_ends(self, driver: Driver) -> None:

@@ -127,7 +127,7 @@ class Duel:
 
     def _cancel(self, driver: Driver) -> None:
         now = Timestamp(time.time_ns() // 1000)
-        requests.ask(self._state, requests.Asked.CANCEL, "", now)
+        requests.ask(self._state, requests.RequestKind.CANCEL, "", now)
         driver.wait(_PATIENCE)
 
 

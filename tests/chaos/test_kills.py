@@ -46,7 +46,7 @@ PHASES: Mapping[str, tuple[int, int]] = {_BEGINNING: (0, 0), "early": (1, 3), "l
 _WEIGHTS = (2, 5, 3)
 """How often each phase is chosen."""
 _DAEMON = " -m arcbeam.spark.daemon "
-_LEASH = "/environments/leash.py"
+_SUPERVISOR = "/environments/supervisor.py"
 
 
 class Victim:
@@ -232,8 +232,8 @@ def worker_above(pid: int) -> int:
 def sdk_workers(group: int) -> list[int]:
     """Return the SDK workers below a process. While one starts, it is its boot program."""
     rows = below(group)
-    leashes = {pid for pid, (_, command) in rows.items() if _LEASH in command}
-    boots = {pid for pid, (parent, _) in rows.items() if parent in leashes}
+    supervisors = {pid for pid, (_, command) in rows.items() if _SUPERVISOR in command}
+    boots = {pid for pid, (parent, _) in rows.items() if parent in supervisors}
     return [pid for pid, (parent, _) in rows.items() if parent in boots] or list(boots)
 
 
@@ -302,7 +302,9 @@ def test_drain_survives_kills_without_script(tmp_path: Path) -> None:
 
     def kill(group: int, chance: random.Random) -> bool:
         if not asked:
-            asked.append(requests.ask(victim.state, requests.Asked.DRAIN, "last", Timestamp(time.time_ns() // 1000)))
+            asked.append(
+                requests.ask(victim.state, requests.RequestKind.DRAIN, "last", Timestamp(time.time_ns() // 1000))
+            )
         return kill_driver(group, chance)
 
     victim.run(2, kill)

@@ -24,8 +24,8 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.commitlog import CommitLog
-from arcbeam.store.log.endnote import EndNote, leave_note
-from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.store.log.endnote import EndNote, record_end
+from arcbeam.store.log.requests import Answer, AnswerKind, Request, RequestKind
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.testing.blobs import MemoryBlobs
@@ -63,11 +63,11 @@ def driven(log: CommitLog, *answers: Answer, mode: CommitMode | None = None) -> 
                 request = requests.read(log.blobs, id)
                 assert request is not None
                 seen.append(request)
-                if mode is not None and request.what is not Asked.DRAIN:
+                if mode is not None and request.what is not RequestKind.DRAIN:
                     log.propose(log.draft(Timestamp(1), mode=mode))
                 for answer in answers:
                     requests.answer(log.blobs, id, answer)
-                if mode is not None and request.what is Asked.DRAIN:
+                if mode is not None and request.what is RequestKind.DRAIN:
                     log.propose(log.draft(Timestamp(1), mode=mode))
                 return
 
@@ -81,12 +81,12 @@ def driven(log: CommitLog, *answers: Answer, mode: CommitMode | None = None) -> 
 
 
 def test_savepoint_of_folder_prints_path(log: CommitLog, tmp_path: Path) -> None:
-    done = Answer(Said.DONE, "savepoint 'safe' is micro-batch 3", 3)
-    with driven(log, Answer(Said.TAKEN), done) as seen:
+    done = Answer(AnswerKind.DONE, "savepoint 'safe' is micro-batch 3", 3)
+    with driven(log, Answer(AnswerKind.TAKEN), done) as seen:
         result = invoke("savepoint", str(tmp_path / "job"), "safe")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'}/savepoints/safe\n"), result.output
     assert [(request.what, request.savepoint, request.micro_batch) for request in seen] == [
-        (Asked.SAVEPOINT, "safe", 0)
+        (RequestKind.SAVEPOINT, "safe", 0)
     ]
     with driven(log, done) as seen:
         path = json.loads(invoke("savepoint", str(tmp_path / "job"), "--json").stdout)["path"]
@@ -96,7 +96,7 @@ def test_savepoint_of_folder_prints_path(log: CommitLog, tmp_path: Path) -> None
 
 @pytest.mark.contract("END-02")
 def test_drain_of_folder_waits_for_end(log: CommitLog, tmp_path: Path) -> None:
-    with driven(log, Answer(Said.DONE), mode=CommitMode.DRAINED):
+    with driven(log, Answer(AnswerKind.DONE), mode=CommitMode.DRAINED):
         result = invoke("drain", str(tmp_path / "job"), "--savepoint=last")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is DRAINED\n"), result.output
     # A repeated command, after a lost answer, succeeds.
@@ -159,7 +159,7 @@ def test_drain_waits_for_folder_that_drains_already(log: CommitLog, tmp_path: Pa
 
 @pytest.mark.contract("END-03")
 def test_suspend_of_folder_prints_savepoint(log: CommitLog, tmp_path: Path) -> None:
-    with driven(log, Answer(Said.DONE), mode=CommitMode.SUSPENDED):
+    with driven(log, Answer(AnswerKind.DONE), mode=CommitMode.SUSPENDED):
         result = invoke("suspend", str(tmp_path / "job"), "--savepoint=pause")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'}/savepoints/pause\n"), result.output
     for command in ("drain", "cancel", "savepoint"):
@@ -180,7 +180,7 @@ def test_repeated_suspend_prints_savepoint_again(log: CommitLog, tmp_path: Path)
 @pytest.mark.contract("END-04")
 @pytest.mark.parametrize("command", ["savepoint", "drain", "suspend", "cancel"])
 def test_command_does_not_wait_for_failed_job(log: CommitLog, tmp_path: Path, command: str) -> None:
-    leave_note(log.blobs, EndNote(log.epoch, "FAILED", "ValueError: of the user's"))
+    record_end(log.blobs, EndNote(log.epoch, "FAILED", "ValueError: of the user's"))
     result = invoke(command, str(tmp_path / "job"))
     assert result.exit_code == 1
     check_message(f"{command}-refused-failed", result.stderr, tmp=tmp_path)
@@ -201,27 +201,27 @@ def test_command_does_not_wait_for_failed_job(log: CommitLog, tmp_path: Path, co
 
 def test_refusal_has_only_the_first_line_of_the_failure(log: CommitLog, tmp_path: Path) -> None:
     why = "ValueError: of the user's\n  File pipeline.py, line 1\n  what to do: correct the code"
-    leave_note(log.blobs, EndNote(log.epoch, "FAILED", why))
+    record_end(log.blobs, EndNote(log.epoch, "FAILED", why))
     check_message("suspend-refused-failed", invoke("suspend", str(tmp_path / "job")).stderr, tmp=tmp_path)
 
 
 @pytest.mark.contract("END-03")
 @pytest.mark.parametrize(("mode", "state"), [(CommitMode.SUSPENDED, "STOPPED"), (CommitMode.DONE, "DONE")])
 def test_suspend_prints_state_of_finished_job(log: CommitLog, tmp_path: Path, mode: CommitMode, state: str) -> None:
-    with driven(log, Answer(Said.DONE), mode=mode):
+    with driven(log, Answer(AnswerKind.DONE), mode=mode):
         result = invoke("suspend", str(tmp_path / "job"), "--json")
     assert json.loads(result.stdout)["state"] == state
 
 
 @pytest.mark.contract("END-04")
 def test_cancel_of_folder_waits_for_end(log: CommitLog, tmp_path: Path) -> None:
-    with driven(log, Answer(Said.DONE)):
+    with driven(log, Answer(AnswerKind.DONE)):
         result = invoke("cancel", str(tmp_path / "job"))
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is CANCELLED\n"), result.output
 
 
 def test_command_prints_drivers_refusal(log: CommitLog, tmp_path: Path) -> None:
-    with driven(log, Answer(Said.REFUSED, "the job is draining already")):
+    with driven(log, Answer(AnswerKind.REFUSED, "the job is draining already")):
         result = invoke("suspend", str(tmp_path / "job"))
     assert result.exit_code == 1
     check_message("suspend-refused-by-driver", result.stderr, tmp=tmp_path)
@@ -258,7 +258,7 @@ def test_request_taken_during_withdrawal_continues(
     log: CommitLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def withdraw(blobs: DurableBlobs, request: Request) -> None:
-        requests.answer(blobs, request.id, Answer(Said.TAKEN))
+        requests.answer(blobs, request.id, Answer(AnswerKind.TAKEN))
 
     monkeypatch.setattr(requests, "withdraw", withdraw)
     check_message("suspend-not-done", invoke("suspend", str(tmp_path / "job"), "--wait=0.01").stderr, tmp=tmp_path)
@@ -276,7 +276,7 @@ def test_output_hides_secrets_of_url(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_request_in_progress_is_not_withdrawn(log: CommitLog, tmp_path: Path) -> None:
-    with driven(log, Answer(Said.TAKEN)):
+    with driven(log, Answer(AnswerKind.TAKEN)):
         result = invoke("drain", str(tmp_path / "job"), "--wait=0.5")
     check_message("drain-not-done", result.stderr, tmp=tmp_path)
     assert len(requests.waiting(log.blobs)) == 1

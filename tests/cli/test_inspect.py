@@ -138,7 +138,7 @@ def test_inspect_shows_job_graph_and_requests(job: Path) -> None:
     name = jobgraphs.keep(blobs, JobGraph("words", b"proto", versions={"python": "3.11", "beam": "2.77.0"}), {}, 2, "")
     shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
     CommitLog.open(blobs, shape, Timestamp(9), job_graph=lambda *_: name)
-    requests.ask(blobs, requests.Asked.DRAIN, "last", Timestamp(5))
+    requests.ask(blobs, requests.RequestKind.DRAIN, "last", Timestamp(5))
     lines = [" ".join(line.split()) for line in invoke(str(job)).stdout.splitlines()]
     assert {f"resume: arcbeam resume {job}", "job graph: 'words' of Beam 2.77.0, Python 3.11"} <= set(lines)
     assert any(line.startswith(f"job: words in {job} (id ") for line in lines)

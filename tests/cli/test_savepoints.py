@@ -20,7 +20,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.inspection import inspect
-from arcbeam.store.log.requests import Answer, Asked, Said
+from arcbeam.store.log.requests import Answer, AnswerKind, RequestKind
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.store.manifest.names import Written, manifest_name
 from arcbeam.store.shards.compaction import publish
@@ -136,14 +136,16 @@ def test_command_changes_savepoints_of_stopped_job(job: Job, mode: CommitMode) -
 
 
 def test_driver_changes_savepoints_of_running_job(job: Job) -> None:
-    with driven(job.log, Answer(Said.TAKEN), Answer(Said.DONE, micro_batch=3)) as seen:
+    with driven(job.log, Answer(AnswerKind.TAKEN), Answer(AnswerKind.DONE, micro_batch=3)) as seen:
         assert invoke(job.path, "rename", "early", "old").stdout == "savepoint 'early' is renamed to 'old'\n"
-    with driven(job.log, Answer(Said.DONE, micro_batch=3)) as deleted:
+    with driven(job.log, Answer(AnswerKind.DONE, micro_batch=3)) as deleted:
         assert invoke(job.path, "delete", "early").stdout == "savepoint 'early' is deleted\n"
     found = [(request.what, request.savepoint, request.new) for request in (*seen, *deleted)]
-    assert found == [(Asked.RENAME, "early", "old"), (Asked.DELETE, "early", "")]
+    assert found == [(RequestKind.RENAME, "early", "old"), (RequestKind.DELETE, "early", "")]
     assert job.names == ["early"], "only the driver changes names"
-    with driven(job.log, Answer(Said.REFUSED, "the job is draining, and its last micro-batch will be savepoint 'old'")):
+    with driven(
+        job.log, Answer(AnswerKind.REFUSED, "the job is draining, and its last micro-batch will be savepoint 'old'")
+    ):
         result = invoke(job.path, "rename", "early", "old")
         check_message("savepoint-rename-refused", result.stderr, folder=job.path)
 

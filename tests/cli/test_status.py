@@ -28,8 +28,8 @@ from arcbeam.model.files import Owned, Shard, TaskFiles
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import jobgraphs
-from arcbeam.store.log.drivernote import DriverNote, leave_driver_note
-from arcbeam.store.log.troublenote import Trouble, leave_trouble
+from arcbeam.store.log.drivernote import DriverNote, record_driver
+from arcbeam.store.log.troublenote import Trouble, record_trouble
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status import words
@@ -247,7 +247,7 @@ def test_status_shows_driver_or_its_silence(job: Path, monkeypatch: pytest.Monke
     note = DriverNote(
         1, "host:job", 77, Timestamp(0), Timestamp(written * 1_000_000), 10.0, "running micro-batch 2 for 42 s", trouble
     )
-    leave_driver_note(FolderBlobs(job, sync=False), note)
+    record_driver(FolderBlobs(job, sync=False), note)
     monkeypatch.setattr(time, "time", lambda: written + 25.0)
     lines = invoke(str(job)).stdout.splitlines()
     check_message("status-driver", lines[3])
@@ -318,7 +318,7 @@ def test_status_shows_why_micro_batch_is_tried_again(job: Path) -> None:
     record = json.loads(invoke("--json", str(job)).stdout)
     assert all(cause["kind"] != "failure" for cause in record["causes"])
     why = "a worker died in try 2 of 3, in transform 'Parse', signal 9 (SIGKILL)"
-    leave_trouble(FolderBlobs(job, sync=False), Trouble(1, record["micro_batch"] + 1, "Parse", why, Timestamp(7)))
+    record_trouble(FolderBlobs(job, sync=False), Trouble(1, record["micro_batch"] + 1, "Parse", why, Timestamp(7)))
     cause = json.loads(invoke("--json", str(job)).stdout)["causes"][0]
     assert (cause["kind"], cause["stage"]) == ("failure", "Parse")
     shown = invoke(str(job)).stdout

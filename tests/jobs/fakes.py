@@ -18,7 +18,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from arcbeam.errors import JobCancelledError
 from arcbeam.jobs.execution import JobEvents, JobState, MetricsNow, Submission
 from arcbeam.jobs.server import JobServer, ServerSettings
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 
 WAIT = 20.0
 """Seconds after which a waiting test gives up. No test needs them."""
@@ -76,7 +76,7 @@ class Executor:
         self._fake.ran.append(submission)
         return self._fake.behave(submission, events)
 
-    def ask(self, what: Asked, savepoint: str = "") -> str:
+    def ask(self, what: RequestKind, savepoint: str = "") -> str:
         self._fake.asked.append((what, savepoint))
         self._fake.answer()
         return f"/jobs/savepoints/{savepoint or 'named'}"

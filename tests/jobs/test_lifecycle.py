@@ -21,7 +21,7 @@ from arcbeam.jobs import registry
 from arcbeam.jobs.execution import JobEvents, JobState, Level, Submission
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.registry import MessageLogged, StateChanged
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from tests.golden import check_message
 from tests.jobs.fakes import WAIT, Fake, succeed
 
@@ -273,10 +273,10 @@ def test_drained_job_refuses_suspension(jobs: Jobs, fake: Fake) -> None:
 
     fake.behave = drain
     id = start(jobs)
-    assert jobs.ask(id, Asked.DRAIN) == "/jobs/savepoints/named"
+    assert jobs.ask(id, RequestKind.DRAIN) == "/jobs/savepoints/named"
     assert states(jobs, id) == [*ENDED, JobState.DRAINING, JobState.DRAINED]
     with pytest.raises(RequestRefusedError) as caught:
-        jobs.ask(id, Asked.SUSPEND)
+        jobs.ask(id, RequestKind.SUSPEND)
     check_message("server-refuses-drained-job", str(caught.value), job=id)
 
 

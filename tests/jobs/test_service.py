@@ -17,7 +17,7 @@ from arcbeam.jobs.client import JobClient
 from arcbeam.jobs.controlservice import request_savepoint
 from arcbeam.jobs.execution import JobEvents, JobState, Level, MetricsNow, Submission
 from arcbeam.jobs.service import JobServicer
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from tests.golden import check_message
 from tests.jobs.fakes import WAIT, Client, Fake, a_pipeline, serving
 
@@ -272,8 +272,8 @@ def test_failed_job_cannot_be_drained(client: Client, fake: Fake) -> None:
     check_message("server-refuses-failed-job", details, job=id)
 
 
-@pytest.mark.parametrize("what", [Asked.SAVEPOINT, Asked.SUSPEND])
-def test_control_service_takes_savepoint_and_suspension(client: Client, fake: Fake, what: Asked) -> None:
+@pytest.mark.parametrize("what", [RequestKind.SAVEPOINT, RequestKind.SUSPEND])
+def test_control_service_takes_savepoint_and_suspension(client: Client, fake: Fake, what: RequestKind) -> None:
     fake.behave = fake.until_cancelled
     id = client.run()
     assert request_savepoint(client.channel, what, id, "safe", timeout=WAIT) == "/jobs/savepoints/safe"

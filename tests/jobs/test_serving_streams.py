@@ -20,7 +20,7 @@ from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.inspection import inspect
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from arcbeam.store.log.savepoints import split_path
 from arcbeam.translate.proto import pipeline_proto
 from tests.jobs.fakes import Client, connected
@@ -109,7 +109,7 @@ def test_streaming_jobs_are_controlled_and_resumed_by_server(tmp_path: Path) -> 
         assert states(client, drained)[-2:] == ["DRAINING", "DRAINED"]
         assert sorted(noted(outs[0])) == [list(range(10)), list(range(10, 15))]
 
-        folder, name = split_path(request_savepoint(client.channel, Asked.SUSPEND, suspended, "pause"))
+        folder, name = split_path(request_savepoint(client.channel, RequestKind.SUSPEND, suspended, "pause"))
         assert states(client, suspended)[-1] == "STOPPED"
         found = inspect(FolderBlobs(folder), savepoint=name, check=True)
         assert found.problems == ()
@@ -119,7 +119,7 @@ def test_streaming_jobs_are_controlled_and_resumed_by_server(tmp_path: Path) -> 
         client.jobs.Run(job_pb.RunJobRequest(preparation_id=suspended))
         assert states(client, suspended)[-1] == "DONE"
         assert sorted(noted(outs[1])) == [list(range(10)), list(range(10, 20))]
-        request_savepoint(client.channel, Asked.SAVEPOINT, left, "kept")
+        request_savepoint(client.channel, RequestKind.SAVEPOINT, left, "kept")
     feed(sources[2], 20, end=True)
     with serving(tmp_path / "server") as client:
         assert states(client, left)[-4:] == ["RUNNING", "STARTING", "RUNNING", "DONE"]

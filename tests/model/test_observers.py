@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from arcbeam.model.observers import Observer, Observing, Policy, along, observer_name
+from arcbeam.model.observers import Observer, Observing, Policy, all_observers, observer_name
 from arcbeam.model.timestamps import Duration
 
 ALL = Observing(5, Policy.MAX, 6, 7, 0.5, 8, 9, Policy.MIN)
@@ -49,4 +49,4 @@ def test_missing_declarations_are_no_limits() -> None:
 def test_observers_of_a_path_are_upstream_first() -> None:
     first = Observer("first", Duration(1))
     second = Observer("second", Duration(1), upstream=(None, first))
-    assert [each.name for each in along((None, second, first))] == ["first", "second", "first"]
+    assert [each.name for each in all_observers((None, second, first))] == ["first", "second", "first"]

@@ -25,9 +25,9 @@ from arcbeam.page.app import ENDED_SHOWN, app_of
 from arcbeam.page.sources import FolderSource, Listed, Several, Source
 from arcbeam.page.views import row_of, stage_rows
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.log.endnote import EndNote, leave_note
+from arcbeam.store.log.endnote import EndNote, record_end
 from arcbeam.store.log.historyfile import HISTORY
-from arcbeam.store.log.troublenote import Trouble, leave_trouble
+from arcbeam.store.log.troublenote import Trouble, record_trouble
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.headline import headline
@@ -140,7 +140,7 @@ def test_headline_has_the_words_of_status(job: FolderBlobs) -> None:
 
 @pytest.mark.contract("PAGE-01")
 def test_failing_micro_batch_is_the_headline(job: FolderBlobs) -> None:
-    leave_trouble(
+    record_trouble(
         job, Trouble(epoch=record_epoch(job), micro_batch=2, stage="read", why="try 2 of 14: oh", time=MIN_TIMESTAMP)
     )
     line = headline({**record_of(job), "due": None})
@@ -350,7 +350,7 @@ def test_browser_loads_nothing_from_other_hosts(path: str) -> None:
 
 @pytest.mark.contract("PAGE-01")
 def test_ended_driver_is_the_headline(job: FolderBlobs) -> None:
-    leave_note(job, EndNote(record_epoch(job), "FAILED", "no such key"))
+    record_end(job, EndNote(record_epoch(job), "FAILED", "no such key"))
     line = headline(record_of(job))
     assert "no such key" in line.text
     assert replace(line, text="").level == "error"

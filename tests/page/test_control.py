@@ -21,25 +21,25 @@ from arcbeam.page.sources import Control, FolderSource, Listed, Savepoints
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.inspection import SavepointReport
-from arcbeam.store.log.requests import Answer, Asked, Said
+from arcbeam.store.log.requests import Answer, AnswerKind, RequestKind
 from arcbeam.streaming.status.folder import record_of
 from tests.page.test_app import BASE, EVIL, Fixed, client, job  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.contract("PAGE-04")
 
 ORIGIN = {"Origin": BASE}
-EVERY = tuple(Asked(what) for what in ("savepoint", "suspend", "drain", "cancel"))
+EVERY = tuple(RequestKind(what) for what in ("savepoint", "suspend", "drain", "cancel"))
 
 
 class Noted(Control):
     """Notes requests; answers when it may."""
 
     def __init__(self, refusal: str = "") -> None:
-        self.asked: list[tuple[Asked, str]] = []
+        self.asked: list[tuple[RequestKind, str]] = []
         self.go, self._refusal = threading.Event(), refusal
 
     @override
-    def request(self, what: Asked, name: str, seconds: float, /) -> str:
+    def request(self, what: RequestKind, name: str, seconds: float, /) -> str:
         self.asked.append((what, name))
         assert self.go.wait(10)
         if self._refusal:
@@ -101,7 +101,7 @@ def result(page: TestClient, address: str, until: str) -> str:
 
 
 @pytest.mark.parametrize("what", EVERY)
-def test_confirmation_says_what_happens(job: FolderBlobs, what: Asked) -> None:  # noqa: F811
+def test_confirmation_says_what_happens(job: FolderBlobs, what: RequestKind) -> None:  # noqa: F811
     control = Noted()
     page = client(Controlled(control, running(job)))
     assert f'href="/job/a/control/{what}"' in page.get("/job/a").text
@@ -122,7 +122,7 @@ def test_request_that_a_page_shows_does_not_change() -> None:
         assert go.wait(10)
         return "done so"
 
-    operations.begin("1", "a", Asked.DRAIN, call)
+    operations.begin("1", "a", RequestKind.DRAIN, call)
     shown = operations.get("1")
     go.set()
     deadline = time.monotonic() + 10
@@ -149,13 +149,13 @@ def test_request_that_has_ended_does_not_begin_again(refused: bool) -> None:
             assert time.monotonic() < deadline
         return found
 
-    operations.begin("1", "a", Asked.DRAIN, call)
+    operations.begin("1", "a", RequestKind.DRAIN, call)
     first = ended("1")
     assert first.state == ("refused" if refused else "done")
-    operations.begin("1", "a", Asked.DRAIN, call)
+    operations.begin("1", "a", RequestKind.DRAIN, call)
     assert operations.get("1") is first
     # Another form is another request, of the same kind, too.
-    operations.begin("2", "a", Asked.DRAIN, call)
+    operations.begin("2", "a", RequestKind.DRAIN, call)
     assert ended("2") == first
     assert calls == ["call", "call"]
 
@@ -170,26 +170,26 @@ def test_forgotten_request_does_not_begin_again() -> None:
     numbers = [operations.new() for _ in range(2 * _KEPT + 2)]
     sent = [numbers[0], *numbers[2:]]
     for number in sent:
-        operations.begin(number, "a", Asked.DRAIN, call)
+        operations.begin(number, "a", RequestKind.DRAIN, call)
         deadline = time.monotonic() + 10
-        while operations.get(number) == Operation(Asked.DRAIN, "a"):
+        while operations.get(number) == Operation(RequestKind.DRAIN, "a"):
             assert time.monotonic() < deadline
     assert operations.get(numbers[0]) is None
     # The second was never sent, but nothing can tell.
     for number in numbers[:2]:
-        operations.begin(number, "a", Asked.DRAIN, call)
+        operations.begin(number, "a", RequestKind.DRAIN, call)
         refused = operations.get(number)
         assert refused is not None
         assert (refused.state, refused.remedy) == ("refused", "open it again")
     assert len(calls) == len(sent)
     newest = operations.new()
-    operations.begin(newest, "a", Asked.DRAIN, call)
+    operations.begin(newest, "a", RequestKind.DRAIN, call)
     assert operations.get(newest) is not None
     assert operations.get(newest) != refused
 
 
 @pytest.mark.parametrize("what", EVERY)
-def test_form_sent_again_after_its_end_asks_once(job: FolderBlobs, what: Asked) -> None:  # noqa: F811
+def test_form_sent_again_after_its_end_asks_once(job: FolderBlobs, what: RequestKind) -> None:  # noqa: F811
     control = Noted()
     control.go.set()
     page = client(Controlled(control, running(job)))
@@ -202,7 +202,7 @@ def test_form_sent_again_after_its_end_asks_once(job: FolderBlobs, what: Asked) 
 
 
 @pytest.mark.parametrize("what", EVERY)
-def test_form_sent_twice_asks_once(job: FolderBlobs, what: Asked) -> None:  # noqa: F811
+def test_form_sent_twice_asks_once(job: FolderBlobs, what: RequestKind) -> None:  # noqa: F811
     control = Noted()
     page = client(Controlled(control, running(job)))
     form = fields(page.get(f"/job/a/control/{what}").text) | {"name": "before"}
@@ -215,9 +215,9 @@ def test_form_sent_twice_asks_once(job: FolderBlobs, what: Asked) -> None:  # no
     assert "refresh" not in text
     assert control.asked == [(what, "before")]
     commands = {
-        Asked.SAVEPOINT: "arcbeam resume /jobs/a/savepoints/before --discard_later_micro_batches",
+        RequestKind.SAVEPOINT: "arcbeam resume /jobs/a/savepoints/before --discard_later_micro_batches",
         # Repeated after a later failure, it must not go back to the savepoint.
-        Asked.SUSPEND: "arcbeam resume /jobs/a",
+        RequestKind.SUSPEND: "arcbeam resume /jobs/a",
     }
     assert re.findall("arcbeam resume [^<]*", text) == [commands[each] for each in commands if each is what]
 
@@ -271,10 +271,10 @@ def test_form_of_another_session_does_nothing(job: FolderBlobs) -> None:  # noqa
 def test_requests_fit_the_state(job: FolderBlobs) -> None:  # noqa: F811
     live = running(job)
     assert allowed(live) == EVERY
-    assert allowed(running(job, mode="draining")) == (Asked.CANCEL,)
+    assert allowed(running(job, mode="draining")) == (RequestKind.CANCEL,)
     assert allowed(running(job, mode="suspended")) == allowed(running(job, mode="done")) == ()
     assert allowed(running(job, ended={"state": "FAILED", "why": ""})) == ()
-    assert allowed(Listed("a", "a", None, state="RUNNING")) == (Asked.CANCEL,)
+    assert allowed(Listed("a", "a", None, state="RUNNING")) == (RequestKind.CANCEL,)
     assert allowed(Listed("a", "a", live.record, state="RUNNING", silent=3.0)) == ()
     page = client(Controlled(Noted(), running(job, mode="done")))
     assert "No longer" in page.get("/job/a/control/drain").text
@@ -299,7 +299,10 @@ def test_without_a_job_graph_nothing_names_a_resume(job: FolderBlobs) -> None:  
         assert not any("arcbeam resume" in text for text in texts), change
         assert change == {} or "run its script again with its --checkpoint_dir" in texts[0], change
     page = client(Controlled(control, running(job, job_graph=False)))
-    for what, words in ((Asked.SAVEPOINT, "with --from_savepoint"), (Asked.SUSPEND, "again with its --checkpoint_dir")):
+    for what, words in (
+        (RequestKind.SAVEPOINT, "with --from_savepoint"),
+        (RequestKind.SUSPEND, "again with its --checkpoint_dir"),
+    ):
         form = fields(page.get(f"/job/a/control/{what}").text)
         address = page.post(f"/job/a/control/{what}", data=form, headers=ORIGIN).headers["location"]
         assert f"run its script {words}" in result(page, address, "The request is done")
@@ -341,7 +344,7 @@ def test_requests_that_would_be_refused_are_disabled(job: FolderBlobs) -> None: 
     assert "a request would get no answer</span>" in text
     assert "a request would get no answer" in client(Fixed(dead)).get("/job/a/control/drain").text
     # Its service can end its process.
-    assert allowed(replace(dead, state="RUNNING")) == (Asked.CANCEL,)
+    assert allowed(replace(dead, state="RUNNING")) == (RequestKind.CANCEL,)
     text = client(Fixed(running(job, mode="draining"))).get("/job/a").text
     assert text.count("<button disabled") == len(EVERY) - 1
     assert "the job drains already</span>" in text
@@ -360,8 +363,8 @@ def test_request_to_folder_is_answered_by_its_driver(job: FolderBlobs) -> None: 
         assert time.monotonic() < deadline
     asked = requests.read(job, waiting[0])
     assert asked is not None
-    assert (asked.what, asked.savepoint) == (Asked.SAVEPOINT, "before")
-    requests.answer(job, asked.id, Answer(Said.REFUSED, "it has no state"))
+    assert (asked.what, asked.savepoint) == (RequestKind.SAVEPOINT, "before")
+    requests.answer(job, asked.id, Answer(AnswerKind.REFUSED, "it has no state"))
     assert "it has no state" in result(page, address, "The request is refused")
 
 

@@ -26,7 +26,7 @@ from arcbeam.page.live import UPDATE_BYTES
 from arcbeam.page.services import ServiceSource
 from arcbeam.page.sources import FolderSource, Listed
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.log.planfile import leave_details
+from arcbeam.store.log.planfile import record_details
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.records import status_from
@@ -177,7 +177,7 @@ def test_folder_keeps_metrics_and_messages(job: FolderBlobs) -> None:  # noqa: F
     source = FolderSource([job])
     (listed,) = source.jobs()
     assert "its driver has not written any yet" in client(source).get(f"/job/{listed.id}/details").text
-    leave_details(job, {"metrics": metrics_record(Found()), "messages": [{"time": 5, "level": "BASIC", "text": EVIL}]})
+    record_details(job, {"metrics": metrics_record(Found()), "messages": [{"time": 5, "level": "BASIC", "text": EVIL}]})
     text = client(source).get(f"/job/{listed.id}/details").text
     assert "<script" not in OURS.sub("", text)
     for shown in (">7<", "4 values from 1 to 5, mean 3", ">3<", "and 51 more", "BASIC"):

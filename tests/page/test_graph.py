@@ -14,7 +14,7 @@ from arcbeam.page.sources import FolderSource, Listed
 from arcbeam.page.stagepage import stage_of
 from arcbeam.page.views import gap
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.log.planfile import leave_plan
+from arcbeam.store.log.planfile import record_plan
 from tests.page import samples
 from tests.page.test_app import BASE, EVIL, OURS, job
 
@@ -127,7 +127,7 @@ def test_folder_alone_shows_the_graph(job: FolderBlobs) -> None:
     (listed,) = FolderSource([job]).jobs()
     assert "No graph: the job's folder has no plan" in page.get(f"/job/{listed.id}").text
     assert '<span class="quiet">s' not in page.get(f"/job/{listed.id}").text
-    leave_plan(job, samples.plan_of(3))
+    record_plan(job, samples.plan_of(3))
     assert '<svg xmlns="http://www.w3.org/2000/svg" class="plan"' in page.get(f"/job/{listed.id}").text
 
 

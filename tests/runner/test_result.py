@@ -17,7 +17,7 @@ from arcbeam.jobs.termination import TERMINATED, OnSigterm, SigtermWatch
 from arcbeam.runner import result
 from arcbeam.runner.job import Job
 from arcbeam.runner.result import ArcbeamResult
-from arcbeam.store.log.requests import Answer, Said
+from arcbeam.store.log.requests import Answer, AnswerKind
 from arcbeam.streaming.driver.requests import settled
 from tests.golden import check_message
 from tests.jobs.fakes import WAIT
@@ -105,7 +105,7 @@ def test_cancel_interrupts_the_run_until_its_time_is_over() -> None:
 
 @pytest.mark.contract("END-02")
 def test_refused_drain_is_raised_after_sigterm() -> None:
-    refused = settled(Answer(Said.REFUSED, "the job is suspending already"))
+    refused = settled(Answer(AnswerKind.REFUSED, "the job is suspending already"))
     run = SimpleNamespace(draining=lambda: None, ask=lambda what, name: refused, ends=False)
     job = SimpleNamespace(on_sigterm=OnSigterm.DRAIN, _begun_run=lambda what: run, _label=lambda: "job 'words'")
     with pytest.raises(RequestRefusedError) as caught:

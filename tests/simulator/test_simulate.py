@@ -11,7 +11,7 @@ import pytest
 
 from simulator import Failure, FaultKind, RequestKind, Scenario, World, failure_of, scenario_of, shrunk
 from simulator.__main__ import main
-from simulator.judging.wishes import REFUSED, WHILE_COMMITTING
+from simulator.judging.requests import REFUSED, WHILE_COMMITTING
 from simulator.shrinking import played
 
 SEEDS = range(200)

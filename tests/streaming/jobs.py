@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from arcbeam.engine.coordinator import Propose
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport, TaskReport
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
@@ -21,9 +21,9 @@ from arcbeam.store.manifest.values import JobShape, StageShape
 READ, RATES, JOIN = Port("read", "main"), Port("rates", "main"), Port("join", "main")
 LAYOUT = Layout(
     (
-        Placed(StageFlow("read", (), ("main",), 2), 1, 0),
-        Placed(StageFlow("rates", (), ("main",), 2), 2, 0),
-        Placed(StageFlow("join", (READ,), ("main",), 2), 3, 1, (("rates", RATES),)),
+        StagePlacement(StageFlow("read", (), ("main",), 2), 1, 0),
+        StagePlacement(StageFlow("rates", (), ("main",), 2), 2, 0),
+        StagePlacement(StageFlow("join", (READ,), ("main",), 2), 3, 1, (("rates", RATES),)),
     ),
     shards=2,
     tasks=(1, 2),

@@ -79,7 +79,7 @@ def test_rows_of_channel_go_to_all_readers() -> None:
     assert physical.side_readers == {number: ("the s3",)}
     assert physical.sides_of == (frozenset(), frozenset({number}), frozenset({number}))
     assert physical.sides_read == (frozenset(), frozenset(), frozenset({number}))
-    assert [physical.tended(level, 0) for level in range(3)] == [{}, {number: False}, {}]
+    assert [physical.sides_to_compact(level, 0) for level in range(3)] == [{}, {number: False}, {}]
     assert physical.side_lateness == {3: 9}
     assert physical.multimaps == frozenset()
 

@@ -9,7 +9,7 @@ import pytest
 from apache_beam.pvalue import AsList
 
 from arcbeam.io import WithWatermark, WithWatermarkPolicy
-from arcbeam.model.observers import NOT_OBSERVED, Observer, Policy, Ways
+from arcbeam.model.observers import NOT_OBSERVED, Observer, ObserverPaths, Policy
 from arcbeam.model.plan import Plan
 from arcbeam.model.timestamps import Duration
 from tests.translate.plans import plan_of, source
@@ -27,13 +27,13 @@ def _clicks(behind: Any, **arguments: Any) -> Any:
     return behind | "Clicks" >> WithWatermark(_first, 10, **arguments)
 
 
-def _observed(build: Any, **arguments: Any) -> dict[str, Ways]:
+def _observed(build: Any, **arguments: Any) -> dict[str, ObserverPaths]:
     """Return the observers on the paths to each GroupByKey's input, by the input's name."""
     plan: Plan = plan_of(build, bounded=False, **arguments)
     found = {}
     for channel in plan.channels:
-        ways = {plan.stage(id).observed.get(channel.index, NOT_OBSERVED) for id in channel.producers}
-        found[channel.name] = tuple(way for each in sorted(ways, key=str) for way in each)
+        paths = {plan.stage(id).observed.get(channel.index, NOT_OBSERVED) for id in channel.producers}
+        found[channel.name] = tuple(way for each in sorted(paths, key=str) for way in each)
     return found
 
 
@@ -45,7 +45,7 @@ def test_only_paths_after_observer_are_observed(fusion: bool) -> None:
         rows | "Unseen" >> beam.GroupByKey()
 
     found = _observed(build, fusion=fusion)
-    stages = [ways for name, ways in found.items() if name.startswith(("Clicks", "Pass"))]
+    stages = [paths for name, paths in found.items() if name.startswith(("Clicks", "Pass"))]
     assert stages
     assert found["Create/Map(decode)"] == NOT_OBSERVED
     if fusion:
@@ -63,8 +63,8 @@ def test_chained_and_parallel_observers_are_combined() -> None:
 
     first = Observer("Clicks", Duration(10_000_000), Policy.MAX)
     second = Observer("Again", Duration(1_000_000), Policy.MIN, (first,))
-    (ways,) = [ways for ways in _observed(build).values() if ways != NOT_OBSERVED]
-    assert set(ways) == {None, first, second}
+    (paths,) = [paths for paths in _observed(build).values() if paths != NOT_OBSERVED]
+    assert set(paths) == {None, first, second}
 
 
 @pytest.mark.parametrize("fusion", [True, False])
@@ -78,14 +78,14 @@ def test_collections_with_one_policy_share_observation(fusion: bool) -> None:
         (clicks, others) | "None" >> WithWatermarkPolicy("min") | "Again" >> beam.Flatten() | beam.Map(print)
 
     plan: Plan = plan_of(build, bounded=False, fusion=fusion)
-    found = {way for stage in plan.stages for ways in stage.observed.values() for way in ways if way is not None}
+    found = {way for stage in plan.stages for paths in stage.observed.values() for way in paths if way is not None}
     shared = {
-        Observer(name, Duration(0), Policy.MAX, ways, idle, shared=policy, part=f"{name}/Observe {part}")
+        Observer(name, Duration(0), Policy.MAX, paths, idle, shared=policy, part=f"{name}/Observe {part}")
         for name, policy, idle, parts in (
             ("Both", Policy.MAX, None, "01"),
             ("Two", Policy.MIN, Duration(5_000_000), "lr"),
         )
-        for part, ways in zip(parts, ((_CLICKS,) if fusion else NOT_OBSERVED, NOT_OBSERVED), strict=True)
+        for part, paths in zip(parts, ((_CLICKS,) if fusion else NOT_OBSERVED, NOT_OBSERVED), strict=True)
     }
     assert found - {_CLICKS} == shared
 
@@ -96,8 +96,8 @@ def test_side_input_observer_does_not_affect_main_output() -> None:
         source(p, "Main") | beam.Map(lambda x, side: x, side=AsList(side)) | beam.GroupByKey()
 
     found = _observed(build)
-    assert [ways for name, ways in found.items() if name.startswith("Clicks")] == [(_CLICKS,)]
-    assert [ways for name, ways in found.items() if name.startswith("Map")] == [NOT_OBSERVED]
+    assert [paths for name, paths in found.items() if name.startswith("Clicks")] == [(_CLICKS,)]
+    assert [paths for name, paths in found.items() if name.startswith("Map")] == [NOT_OBSERVED]
 
 
 def test_observer_adds_no_stage_to_bounded_pipeline() -> None:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from arcbeam.engine.grouping import record as groupingrecord
 from arcbeam.engine.grouping import sortedruns, triggerstate
 from arcbeam.engine.rows import keyspace
-from arcbeam.engine.state import holdreport, residuals
+from arcbeam.engine.state import residuals, restrictiontotals
 from arcbeam.io.kafka import publisher as kafkapublisher
 from arcbeam.io.parts import work
 from arcbeam.jobs import registry
@@ -88,7 +88,7 @@ FORMATS = (
     Format("shard", "`shards/`", shardfile, []),
     Format("rows", "in `shards/`", keyspace, [keyspace.Kind, keyspace.Section], "FORMAT"),
     Format("restriction", "in `shards/`", residuals, [], "_VERSION"),
-    Format("restriction-totals", "in `shards/`", holdreport, [holdreport.HoldReport], "_VERSION"),
+    Format("restriction-totals", "in `shards/`", restrictiontotals, [restrictiontotals.RestrictionTotals], "_VERSION"),
     Format("window", "in `shards/`", groupingrecord, []),
     Format("window-runs", "in `shards/`", sortedruns, []),
     Format("trigger", "in `shards/`", triggerstate, []),

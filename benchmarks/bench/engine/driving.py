@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arcbeam.engine.coordinator import CommitDecided, Event, JobMachine, MicroBatchReported
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.markers import NO_INPUT, digest
 from arcbeam.engine.protocol.reports import Counts, Movable, Restrictions, StageReport, TaskReport
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
@@ -23,7 +23,7 @@ from arcbeam.harness.streaming.counters import Counters
 from arcbeam.model.files import FileKind, Owned, Shard, ShardFile, TaskFiles
 from arcbeam.model.rows import BundleReport, Passed
 from arcbeam.model.timestamps import Duration, Timestamp, shifted
-from arcbeam.spark.streaming.leveltask import Given, LevelReport
+from arcbeam.spark.streaming.leveltask import LevelInput, LevelReport
 from arcbeam.spark.tasks.jobproperties import encoded
 from arcbeam.store.blobs.durable import BlobInfo, DurableBlobs
 from arcbeam.store.blobs.objects import ObjectBlobs
@@ -148,10 +148,10 @@ class Inbox:
 
 def layout_of(size: Size) -> Layout:
     """Return a chain of stages, one on each level."""
-    stages: list[Placed] = []
+    stages: list[StagePlacement] = []
     for level in range(size.levels):
         inputs = (Port(_stage(level - 1), "out"),) if level else ()
-        stages.append(Placed(StageFlow(_stage(level), inputs, ("out",), size.shards), level + 1, level))
+        stages.append(StagePlacement(StageFlow(_stage(level), inputs, ("out",), size.shards), level + 1, level))
     return Layout(tuple(stages), size.shards, (size.tasks,) * size.levels)
 
 
@@ -367,7 +367,7 @@ class DrivenJob:
     def run(self, order: TaskAssignment) -> None:
         began = self._clock()
         given = [
-            encoded(Given(order.of_level(level, {placed.name for placed in self._layout.at(level)}, ())))
+            encoded(LevelInput(order.of_level(level, {placed.name for placed in self._layout.at(level)}, ())))
             for level in range(order.plan.first, self._size.levels)
         ]
         self._plan, self._assignment = sum(map(len, given)), order

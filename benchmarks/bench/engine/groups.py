@@ -20,7 +20,7 @@ from arcbeam.engine.grouping.groupings import Clocks, Element, Grouping
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.stagekinds import Grouped
 from arcbeam.engine.task.bundles import CallResult
 from arcbeam.engine.task.groupedstage import GroupedLogic
@@ -162,7 +162,7 @@ _DID = CallResult()
 
 def stage_seconds(micro_batches: list[dict[bytes, list[Element]]]) -> float:
     """Return processor seconds of a whole grouping stage, with its holds and timers, over the store's overlays."""
-    placed = Placed(StageFlow("group", (Port("read", "main"),), ("main",), 1), 1, 1)
+    placed = StagePlacement(StageFlow("group", (Port("read", "main"),), ("main",), 1), 1, 1)
     kind = Grouped(Strategy(DEFAULT), IntervalWindow.from_ordered)
     watermark = said = MIN_TIMESTAMP
     runner: Any = _Reads()

@@ -21,7 +21,7 @@ from arcbeam.errors import ArcbeamError, JobFailedError, SetupError
 if TYPE_CHECKING:
     from arcbeam.jobs.client import JobClient
     from arcbeam.store.blobs.durable import DurableBlobs
-    from arcbeam.store.log.requests import Asked
+    from arcbeam.store.log.requests import RequestKind
     from arcbeam.store.manifest.values import Manifest
 
 T = TypeVar("T")
@@ -65,9 +65,9 @@ def savepoint(
     gives the name to the next micro-batch that it commits. NAME has up to 100 letters, digits, '.', '_' and '-'
     (default: a name with the time).
     """
-    from arcbeam.store.log.requests import Asked
+    from arcbeam.store.log.requests import RequestKind
 
-    path = _savepoint(out, Asked.SAVEPOINT, job, name, lambda: client_of(endpoint, token_file, tls_ca), seconds)
+    path = _savepoint(out, RequestKind.SAVEPOINT, job, name, lambda: client_of(endpoint, token_file, tls_ca), seconds)
     if path:
         out.text(path, path=path)
 
@@ -86,17 +86,17 @@ def suspend(
     JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir). To resume it, run
     `arcbeam resume PATH`, or submit its pipeline again with the same --checkpoint_dir.
     """
-    from arcbeam.store.log.requests import Asked
+    from arcbeam.store.log.requests import RequestKind
 
     def server() -> JobClient:
         return client_of(endpoint, token_file, tls_ca)
 
     if not is_folder(job):
-        path = _savepoint(out, Asked.SUSPEND, job, name, server, seconds)
+        path = _savepoint(out, RequestKind.SUSPEND, job, name, server, seconds)
         out.text(path, path=path, state=_ended(server, job) or "STOPPED")
         return
     # A repeated command, after a lost answer, succeeds.
-    path = _suspended(job, name) or _savepoint(out, Asked.SUSPEND, job, name, server, seconds)
+    path = _suspended(job, name) or _savepoint(out, RequestKind.SUSPEND, job, name, server, seconds)
     if path:
         # The job may be done instead: its last micro-batch ran when the request came. It has the same name.
         out.text(path, path=path, state=_state_of(_head(opened(job))))
@@ -148,10 +148,10 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
     JOB is the id of a job at the job server, or the folder or URL (--checkpoint_dir) of a streaming job. A streaming
     job keeps what it has committed, and can be resumed.
     """
-    from arcbeam.store.log.requests import Asked
+    from arcbeam.store.log.requests import RequestKind
 
     if is_folder(job):
-        request_of_folder(out, job, Asked.CANCEL, "", seconds)
+        request_of_folder(out, job, RequestKind.CANCEL, "", seconds)
         if seconds > 0:
             out.text(f"{job} is CANCELLED", id=job, state="CANCELLED")
         return
@@ -214,7 +214,9 @@ def _ended(server: Callable[[], JobClient], job: str) -> str:
     return state if state in _STATES.values() else ""
 
 
-def _savepoint(out: Output, what: Asked, job: str, name: str, server: Callable[[], JobClient], seconds: float) -> str:
+def _savepoint(
+    out: Output, what: RequestKind, job: str, name: str, server: Callable[[], JobClient], seconds: float
+) -> str:
     """Request a savepoint or a suspension. Return the savepoint's path; "" without waiting."""
     if is_folder(job):
         return request_of_folder(out, job, what, name, seconds)
@@ -232,7 +234,7 @@ def _checked(seconds: float) -> float:
 def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     """Drain the job in a folder. Return its state then; "" without waiting."""
     from arcbeam.model.commits import CommitMode
-    from arcbeam.store.log.requests import Asked
+    from arcbeam.store.log.requests import RequestKind
     from arcbeam.store.manifest.values import ENDED
     from arcbeam.streaming.status.status import as_record, status_of
 
@@ -250,7 +252,7 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
         return _state_of(newest)
     # Without a name, a job that drains already needs no request.
     drains = newest is not None and newest.mode is CommitMode.DRAINING
-    if (name or not drains) and not request_of_folder(out, folder, Asked.DRAIN, name, seconds):
+    if (name or not drains) and not request_of_folder(out, folder, RequestKind.DRAIN, name, seconds):
         return ""
     out.progress(f"{shown_job(folder)} is draining", id=shown_job(folder), state="DRAINING")
     if seconds <= 0:
@@ -298,7 +300,7 @@ def _followed(draining: _Draining, client: JobClient, job: str, seconds: float) 
                 has_status = False
 
 
-def request_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: float, new: str = "") -> str:
+def request_of_folder(out: Output, folder: str, what: RequestKind, name: str, seconds: float, new: str = "") -> str:
     """Leave a request in a job's folder, and wait for the final answer.
 
     Args:
@@ -320,14 +322,14 @@ def request_of_folder(out: Output, folder: str, what: Asked, name: str, seconds:
     from arcbeam.store.log import requests
     from arcbeam.store.log.savepoints import named_now, path_of
 
-    name = "" if what is requests.Asked.CANCEL else name or named_now(what)
+    name = "" if what is requests.RequestKind.CANCEL else name or named_now(what)
     blobs = opened(folder)
     if seconds > 0:
         requests.carried_out(blobs, what, name, seconds, new=new, place=shown_job(folder))
         return path_of(folder, name) if name else folder
     request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new, later=True)
     # The next driver ignores a cancellation of this one.
-    by = "only the present driver" if what is requests.Asked.CANCEL else "the job's present or next driver"
+    by = "only the present driver" if what is requests.RequestKind.CANCEL else "the job's present or next driver"
     out.text(
         f"the request '{what}' is stored in {shown_job(folder)}; {by} will handle it",
         id=shown_job(folder),

@@ -26,7 +26,7 @@ from arcbeam.streaming.status.words import bytes_shown, shown
 if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs
     from arcbeam.store.log.inspection import SavepointReport
-    from arcbeam.store.log.requests import Asked
+    from arcbeam.store.log.requests import RequestKind
 
 _TAKES = {"list": 0, "describe": 1, "rename": 2, "delete": 1, "copy": 2, "rescale": 1}
 """The number of further words of each action."""
@@ -221,9 +221,9 @@ def _rescale(out: Output, folder: str, blobs: DurableBlobs, shards: int, force: 
 
 def _change(out: Output, folder: str, blobs: DurableBlobs, name: str, new: str, seconds: float, force: bool) -> None:
     """Rename a savepoint, or delete it if there is no new name."""
-    from arcbeam.store.log.requests import Asked, changed_at_once
+    from arcbeam.store.log.requests import RequestKind, changed_at_once
 
-    what_to_do = Asked.RENAME if new else Asked.DELETE
+    what_to_do = RequestKind.RENAME if new else RequestKind.DELETE
     driver = f"{socket.gethostname()}: arcbeam savepoints"
     at_once = changed_at_once(blobs, name, new, driver=driver, force=force)
     if not at_once and not _requested(out, folder, what_to_do, name, new, seconds):
@@ -232,7 +232,7 @@ def _change(out: Output, folder: str, blobs: DurableBlobs, name: str, new: str, 
     out.text(f"savepoint '{name}' is renamed to '{new}'" if new else f"savepoint '{name}' is deleted", **what)
 
 
-def _requested(out: Output, folder: str, what: Asked, name: str, new: str, seconds: float) -> bool:
+def _requested(out: Output, folder: str, what: RequestKind, name: str, new: str, seconds: float) -> bool:
     """Request the change from the job's driver. Return whether the driver made it; False without waiting."""
     try:
         return bool(request_of_folder(out, folder, what, name, seconds, new))

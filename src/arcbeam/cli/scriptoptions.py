@@ -95,7 +95,7 @@ def pipelines_of_a_script(arguments: Sequence[str]) -> Iterator[Seen]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _ParsedArguments:
     """Parsed arguments.
 
     Attributes:
@@ -113,7 +113,7 @@ class _Given:
     unknown: list[str]
 
 
-def _given(arguments: Sequence[str]) -> _Given:
+def _given(arguments: Sequence[str]) -> _ParsedArguments:
     import argparse
 
     from apache_beam.options import pipeline_options
@@ -138,7 +138,7 @@ def _given(arguments: Sequence[str]) -> _Given:
     for action in parser._actions:
         action.default, action.required = argparse.SUPPRESS, False
     values, unknown = parser.parse_known_args(list(arguments))
-    return _Given(vars(values), views, flags, defaults, unknown)
+    return _ParsedArguments(vars(values), views, flags, defaults, unknown)
 
 
 def _apply(options: Any, arguments: Sequence[str], runner: Any) -> None:

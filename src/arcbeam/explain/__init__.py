@@ -4,4 +4,4 @@ from arcbeam.explain.picture import STYLE, LivePicture, as_live_svg, as_svg
 from arcbeam.explain.record import plan_of, plan_record
 from arcbeam.explain.text import as_json, as_text
 
-__all__ = ["STYLE", "LivePicture", "as_text", "as_json", "as_live_svg", "as_svg", "plan_of", "plan_record"]
+__all__ = ["STYLE", "LivePicture", "as_json", "as_live_svg", "as_svg", "as_text", "plan_of", "plan_record"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from arcbeam.model.observers import Observer, Policy, along
+from arcbeam.model.observers import Observer, Policy, all_observers
 from arcbeam.model.plan import Plan, Routing, SideInput, Stage
 
 EXCHANGES = frozenset({Routing.SPREAD, Routing.KEYED, Routing.GROUPED, Routing.SIDE_KEYED})
@@ -36,7 +36,7 @@ def side_text(side: SideInput, names: dict[str, str]) -> str:
 
 def observers_of(stage: Stage) -> list[Observer]:
     """Return the transforms of a stage that observe event times, each once."""
-    return list({o.name: o for ways in stage.observed.values() for o in along(ways)}.values())
+    return list({o.name: o for paths in stage.observed.values() for o in all_observers(paths)}.values())
 
 
 def observed_text(observer: Observer) -> str:
@@ -62,7 +62,7 @@ def observed_text(observer: Observer) -> str:
 
 def decided_by(plan: Plan, stage: Stage, observer: Observer) -> list[str]:
     """Return the ids of the stages whose input watermark an observer sets, up to the next observer."""
-    todo = [channel for channel, ways in stage.observed.items() if observer in along(ways)]
+    todo = [channel for channel, paths in stage.observed.items() if observer in all_observers(paths)]
     found: dict[str, None] = {}
     while todo:
         for reader in map(plan.stage, plan.channels[todo.pop()].consumers):

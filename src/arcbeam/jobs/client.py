@@ -18,7 +18,7 @@ from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 
 from arcbeam.errors import ArcbeamError, JobFailedError, JobNotFoundError, SetupError, SubmissionError
 from arcbeam.jobs.controlservice import details_of, overview_of, request_savepoint, status_of
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 
 _SECONDS = 30.0
 """Limit for a call."""
@@ -172,7 +172,7 @@ class JobClient:
             request = job_pb.DrainJobRequest(job_id=job_id)
             return _name(self._stub.Drain(request, timeout=seconds, metadata=self._metadata).state)
 
-    def ask(self, what: Asked, job_id: str, savepoint: str, seconds: float) -> str:
+    def ask(self, what: RequestKind, job_id: str, savepoint: str, seconds: float) -> str:
         """Request a savepoint or a suspension, and wait until it is done. Only arcbeam's server has this call.
 
         Returns:

@@ -20,17 +20,17 @@ from google.protobuf import struct_pb2
 
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.overview import Overview
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 
 _SERVICE = "arcbeam.Steering"
 _STATUS, _JOBS, _JOB = "Status", "Jobs", "Job"
-_METHODS = {Asked.SAVEPOINT: "Savepoint", Asked.SUSPEND: "Suspend"}
+_METHODS = {RequestKind.SAVEPOINT: "Savepoint", RequestKind.SUSPEND: "Suspend"}
 
 
 def job_control(jobs: Jobs) -> Any:
     """Return the server's side: a generic handler for a gRPC server."""
 
-    def method(what: Asked) -> Callable[[Any, Any], Any]:
+    def method(what: RequestKind) -> Callable[[Any, Any], Any]:
         def requested(request: Any, context: Any = None) -> Any:
             answer = struct_pb2.Struct()
             answer["path"] = jobs.ask(str(request["job_id"]), what, str(request["savepoint"]))
@@ -66,7 +66,7 @@ def job_control(jobs: Jobs) -> Any:
     return grpc.method_handlers_generic_handler(_SERVICE, handlers)
 
 
-def request_savepoint(channel: Any, what: Asked, job: str, savepoint: str, **call: Any) -> str:
+def request_savepoint(channel: Any, what: RequestKind, job: str, savepoint: str, **call: Any) -> str:
     """Call the server from a client; wait until the request is carried out.
 
     Args:

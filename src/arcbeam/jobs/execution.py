@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from arcbeam.errors import ArcbeamError
 from arcbeam.model import texts
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 
 
 class JobState(StrEnum):
@@ -236,7 +236,7 @@ class PipelineExecutor(Protocol):
         """
         ...
 
-    def ask(self, what: Asked, savepoint: str = "") -> str:
+    def ask(self, what: RequestKind, savepoint: str = "") -> str:
         """Send a request to the run. Wait until it is carried out; a drain, until it is accepted. From any thread.
 
         Args:

@@ -37,7 +37,7 @@ from arcbeam.jobs.execution import (
 )
 from arcbeam.jobs.registry import JobEvent, JobRecord, RecordedEvents, Registry, StateChanged
 from arcbeam.model import texts
-from arcbeam.store.log.requests import Asked, refusal
+from arcbeam.store.log.requests import RequestKind, refusal
 from arcbeam.store.log.savepoints import split_path
 
 _LOG = logging.getLogger("arcbeam.jobs")
@@ -302,7 +302,7 @@ class Jobs:
         thread.start()
         return thread
 
-    def ask(self, id: str, what: Asked, savepoint: str = "") -> str:
+    def ask(self, id: str, what: RequestKind, savepoint: str = "") -> str:
         """Send a request to a streaming job; see `PipelineExecutor.ask`.
 
         Raises:
@@ -312,7 +312,7 @@ class Jobs:
         record = self.registry.job(id)
         with self._lock:
             live = self._live.get(id)
-        if live is None and what is Asked.DRAIN and record.state in (JobState.DRAINED, JobState.DONE):
+        if live is None and what is RequestKind.DRAIN and record.state in (JobState.DRAINED, JobState.DONE):
             return ""  # a repeated request, after a lost answer, succeeds
         if live is None:
             raise refusal(what, f"job '{id}'", f"it is {record.state}", record.state.request_remedy)

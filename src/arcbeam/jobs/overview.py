@@ -14,7 +14,7 @@ from arcbeam.jobs.option_forms import shown_options
 from arcbeam.jobs.registry import JobRecord
 from arcbeam.options import with_defaults
 from arcbeam.store.blobs.backends import shown
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 
 _MESSAGES = 200
 """Messages of a job that are shown."""
@@ -89,13 +89,13 @@ class Overview:
             "metrics": metrics_record(JobMetrics(now.committed, True, now.attempted)),
         }
 
-    def ask(self, what: Asked, id: str, savepoint: str, seconds: float, /) -> str:
+    def ask(self, what: RequestKind, id: str, savepoint: str, seconds: float, /) -> str:
         """Request a savepoint or a suspension; see `Jobs.ask`. It has no limit of time."""
         return self._jobs.ask(id, what, savepoint)
 
     def drain(self, id: str, seconds: float, /) -> str:
         """Drain a job; see `Jobs.ask`. Return its state."""
-        self._jobs.ask(id, Asked.DRAIN)
+        self._jobs.ask(id, RequestKind.DRAIN)
         return str(self._jobs.registry.job(id).state)
 
     def cancel(self, id: str, /) -> str:

@@ -26,7 +26,7 @@ from arcbeam.jobs.option_forms import described, plain, plain_of_bytes, stored
 from arcbeam.jobs.registry import JobEvent, StateChanged
 from arcbeam.model.urns import SECRETS_ANNOTATION
 from arcbeam.secrets import declare
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 
 _SDK_DEFAULT_NAME = "job"
 """The name that the Python SDK gives every job. The option `job_name`, or the script, gives a better one."""
@@ -118,7 +118,7 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         Raises:
             RequestRefusedError: the job is not running, or is a batch job.
         """
-        self._jobs.ask(request.job_id, Asked.DRAIN)
+        self._jobs.ask(request.job_id, RequestKind.DRAIN)
         return job_pb.DrainJobResponse(state=_state(self._jobs.registry.job(request.job_id).state))
 
     def GetStateStream(self, request: Any, context: Any = None) -> Iterator[Any]:

@@ -68,7 +68,7 @@ class Observing:
         shared = record["shared"] and Policy(record["shared"])
         return Observing(**{**record, "policy": Policy(record["policy"]), "shared": shared})
 
-    def observer(self, transform: str, upstream: Ways) -> Observer:
+    def observer(self, transform: str, upstream: ObserverPaths) -> Observer:
         """Return the plan's observer for a ParDo."""
         return Observer(
             observer_name(transform),
@@ -112,7 +112,7 @@ class Observer:
     name: str
     delay: Duration
     policy: Policy = Policy.MIN
-    upstream: Ways = (None,)
+    upstream: ObserverPaths = (None,)
     idle_after: Duration | None = None
     quantile: float | None = None
     max_jump: Duration | None = None
@@ -122,17 +122,17 @@ class Observer:
     part: str = ""
 
 
-Ways = tuple[Observer | None, ...]
+ObserverPaths = tuple[Observer | None, ...]
 """The last observers on the paths from a stage's root to an output or a transform; None: a path without observers."""
 
-NOT_OBSERVED: Final[Ways] = (None,)
+NOT_OBSERVED: Final[ObserverPaths] = (None,)
 
 
-def along(ways: Ways) -> Iterator[Observer]:
+def all_observers(paths: ObserverPaths) -> Iterator[Observer]:
     """Yield all observers on some paths, upstream ones first; an observer may appear more than once."""
-    for observer in ways:
+    for observer in paths:
         if observer is not None:
-            yield from along(observer.upstream)
+            yield from all_observers(observer.upstream)
             yield observer
 
 

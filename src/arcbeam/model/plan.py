@@ -10,7 +10,7 @@ import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from arcbeam.model.observers import Ways
+from arcbeam.model.observers import ObserverPaths
 from arcbeam.model.script import Script
 
 BY_SDK_WORKERS = " by SDK workers"
@@ -263,7 +263,7 @@ class Stage:
     scripted: bool = False
     stable: bool = False
     uid: str = ""
-    observed: Mapping[int, Ways] = field(default_factory=dict)
+    observed: Mapping[int, ObserverPaths] = field(default_factory=dict)
     publishers: tuple[str, ...] = ()
     shape: str = ""
     remote: Remote | None = None

@@ -30,7 +30,7 @@ from arcbeam.page.sources import Control, Listed, Savepoints, Source
 from arcbeam.page.states import is_live
 from arcbeam.page.views import without_driver
 from arcbeam.store.log.jobname import resume_command
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from arcbeam.store.log.savepoints import path_of, split_path
 from arcbeam.store.manifest.values import ENDED
 from arcbeam.streaming.status.words import has_job_graph, shown, silent
@@ -62,7 +62,7 @@ class Consequences:
 
 
 CONSEQUENCES: Final = {
-    Asked.SAVEPOINT: Consequences(
+    RequestKind.SAVEPOINT: Consequences(
         "Take a savepoint",
         "The next micro-batch that the job commits gets a name. The job continues.",
         (
@@ -72,7 +72,7 @@ CONSEQUENCES: Final = {
         ),
         "To go back to it, and discard what the job has committed since: {restore}. To delete it: {delete}.",
     ),
-    Asked.SUSPEND: Consequences(
+    RequestKind.SUSPEND: Consequences(
         "Suspend the job",
         "The job takes a savepoint and stops. It can be resumed where it stopped.",
         (
@@ -82,7 +82,7 @@ CONSEQUENCES: Final = {
         ),
         "To continue: {again}.",
     ),
-    Asked.DRAIN: Consequences(
+    RequestKind.DRAIN: Consequences(
         "Drain the job",
         "The job stops reading, finishes what it has read, and ends. This cannot be undone.",
         (
@@ -92,7 +92,7 @@ CONSEQUENCES: Final = {
         ),
         "To run it again: submit the pipeline with another --checkpoint_dir, or go back to an earlier savepoint.",
     ),
-    Asked.CANCEL: Consequences(
+    RequestKind.CANCEL: Consequences(
         "Cancel the job",
         "The job ends at once. What its present micro-batch has done is discarded.",
         (
@@ -109,13 +109,13 @@ CONSEQUENCES: Final = {
 }
 
 OF_SAVEPOINTS: Final = {
-    Asked.RENAME: Consequences(
+    RequestKind.RENAME: Consequences(
         "Rename the savepoint",
         "The savepoint gets another name. The job continues.",
         (("commands", "those with the earlier name find nothing"),),
         "On a command line: {command}. If no driver runs the job, and it is neither suspended nor done, add --force.",
     ),
-    Asked.DELETE: Consequences(
+    RequestKind.DELETE: Consequences(
         "Delete the savepoint",
         "No job can go back to it any more. This cannot be undone. The job itself is not changed.",
         (("state", "a later micro-batch removes the files that only this savepoint needs"),),
@@ -136,22 +136,22 @@ CANCEL_BOUNDED: Final = Consequences(
 )
 
 
-def allowed(job: Listed) -> tuple[Asked, ...]:
+def allowed(job: Listed) -> tuple[RequestKind, ...]:
     """Return the requests that make sense for a job as it is now."""
     if not is_live(job) or job.silent is not None or job.state == "STOPPED":
         return ()
     if job.record is None:
-        return (Asked.CANCEL,) if job.state in ("STARTING", "RUNNING") else ()
+        return (RequestKind.CANCEL,) if job.state in ("STARTING", "RUNNING") else ()
     if job.state == "CANCELLING":
         return ()
     if silent(job.record) is not None:
         # A driver answers requests in a folder; a service ends its process, too.
-        return (Asked.CANCEL,) if job.state else ()
+        return (RequestKind.CANCEL,) if job.state else ()
     match job.record["mode"]:
         case "running":
-            return (Asked.SAVEPOINT, Asked.SUSPEND, Asked.DRAIN, Asked.CANCEL)
+            return (RequestKind.SAVEPOINT, RequestKind.SUSPEND, RequestKind.DRAIN, RequestKind.CANCEL)
         case "draining":
-            return (Asked.CANCEL,)
+            return (RequestKind.CANCEL,)
     return ()
 
 
@@ -175,7 +175,7 @@ def not_now(job: Listed) -> str:
     return f"the job has {state}" if state == "failed" else f"the job is {state}"
 
 
-def consequences(job: Listed, what: Asked) -> Consequences:
+def consequences(job: Listed, what: RequestKind) -> Consequences:
     """Return what a request does to a job."""
     if job.record is None:
         return CANCEL_BOUNDED
@@ -194,7 +194,7 @@ class Operation:
         remedy: what to do about a refusal.
     """
 
-    what: Asked
+    what: RequestKind
     job: str
     state: str = "running"
     text: str = ""
@@ -222,7 +222,7 @@ class Operations:
         """Return the number of a further request. A form has one, so that sending it twice does nothing twice."""
         return f"{next(self._numbers)}-{secrets.token_hex(8)}"
 
-    def begin(self, number: str, job: str, what: Asked, call: Callable[[], str]) -> None:
+    def begin(self, number: str, job: str, what: RequestKind, call: Callable[[], str]) -> None:
         """Begin a request, unless one of this number has begun. If that may be forgotten, it is refused.
 
         Args:
@@ -265,7 +265,7 @@ def _place(number: str) -> int:
     return int(number.partition("-")[0])
 
 
-def carry_out(control: Control, what: Asked, name: str, job_graph: bool = True) -> str:
+def carry_out(control: Control, what: RequestKind, name: str, job_graph: bool = True) -> str:
     """Carry a request out. Return the result for people.
 
     Args:
@@ -279,13 +279,13 @@ def carry_out(control: Control, what: Asked, name: str, job_graph: bool = True) 
     """
     place = control.request(what, name, WAIT_SECONDS)
     match what:
-        case Asked.SAVEPOINT:
+        case RequestKind.SAVEPOINT:
             back = resume_command(place, job_graph, savepoint=True, discards=True)
             return f"The savepoint is taken. To go back to it, and discard what the job commits after it: {back}"
-        case Asked.SUSPEND:
+        case RequestKind.SUSPEND:
             # Not from the savepoint: repeated after a later failure, the command would go back to it.
             return f"The job is suspended. To continue: {resume_command(split_path(place)[0], job_graph)}"
-        case Asked.DRAIN:
+        case RequestKind.DRAIN:
             return "The job drains. Its page shows what is left."
     return "The job is cancelled, or is about to be."
 
@@ -305,7 +305,7 @@ def not_changeable(job: Listed) -> str:
     record = job.record
     if record is None:
         return "its status is unknown"
-    if record["mode"] in ENDED or record["mode"] == "suspended" or Asked.SAVEPOINT in allowed(job):
+    if record["mode"] in ENDED or record["mode"] == "suspended" or RequestKind.SAVEPOINT in allowed(job):
         return ""
     return not_now(job)
 
@@ -380,7 +380,7 @@ class ControlPages:
         found = self._source.job(id)
         if found is None or what not in OF_SAVEPOINTS or self._source.savepoints(id) is None:
             return _missing("There is no such job or change here, or its folder cannot be reached from here.")
-        number, about, why = self._operations.new(), OF_SAVEPOINTS[Asked(what)], not_changeable(found)
+        number, about, why = self._operations.new(), OF_SAVEPOINTS[RequestKind(what)], not_changeable(found)
         folder = str((found.record or {}).get("folder") or "FOLDER")
         new = ("NEW",) if about.named else ()
         values = {
@@ -407,12 +407,12 @@ class ControlPages:
         number, new = form.get("number", ""), form.get("name", "").strip()
         if not self._tokens.holds(form.get("form_token", ""), request, id, what, name, number):
             return PlainTextResponse(_FOREIGN, 403)
-        if (what == Asked.RENAME) != bool(new):
+        if (what == RequestKind.RENAME) != bool(new):
             return PlainTextResponse("a savepoint is renamed to a name, and deleted without; nothing was done", 400)
         savepoints = await run_in_threadpool(self._source.savepoints, id)
         if savepoints is None:
             return PlainTextResponse("there is no such job here; nothing was done", 404)
-        self._operations.begin(number, id, Asked(what), partial(change_savepoint, savepoints, name, new))
+        self._operations.begin(number, id, RequestKind(what), partial(change_savepoint, savepoints, name, new))
         return RedirectResponse(f"/job/{id}/request/{number}", 303)
 
     def result(self, request: Request) -> Shown:
@@ -430,7 +430,7 @@ class ControlPages:
         return Shown("request.html", operation.state == "running", values)
 
 
-def _after(job: Listed, what: Asked) -> str:
+def _after(job: Listed, what: RequestKind) -> str:
     """Return how to continue after a request."""
     folder, job_graph = str((job.record or {}).get("folder") or "FOLDER"), _has_job_graph(job)
     resume = resume_command(folder, job_graph)
@@ -450,6 +450,6 @@ def _missing(what: str) -> Shown:
     return Shown("missing.html", False, {"what": what, "error": ""}, 404)
 
 
-def _asked(request: Request) -> Asked | None:
+def _asked(request: Request) -> RequestKind | None:
     what = request.path_params["what"]
-    return Asked(what) if what in CONSEQUENCES else None
+    return RequestKind(what) if what in CONSEQUENCES else None

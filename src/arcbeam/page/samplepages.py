@@ -20,7 +20,7 @@ from arcbeam.page.control import Operations
 from arcbeam.page.live import Shown
 from arcbeam.page.sources import Listed, Record, Source
 from arcbeam.page.states import is_live
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from arcbeam.streaming.status.samples import SECONDS
 from arcbeam.streaming.status.words import shown, silent
 
@@ -73,7 +73,7 @@ class SamplePages:
                 self._found.popitem(last=False)
             return ""
 
-        self._operations.begin(number, id, Asked.SAMPLE, call)
+        self._operations.begin(number, id, RequestKind.SAMPLE, call)
         return RedirectResponse(f"/job/{id}/stage/{request.path_params['number']}/sample/{number}", 303)
 
     def result(self, request: Request) -> Shown:

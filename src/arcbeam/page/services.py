@@ -36,7 +36,7 @@ from arcbeam.page.sources import (
 )
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.samples import sampled
 from arcbeam.streaming.status.words import is_over
@@ -69,7 +69,7 @@ class Service(Protocol):
         """
         ...
 
-    def ask(self, what: Asked, id: str, savepoint: str, seconds: float, /) -> str:
+    def ask(self, what: RequestKind, id: str, savepoint: str, seconds: float, /) -> str:
         """Request a savepoint or a suspension, and wait until it is done; see `arcbeam.jobs.client.JobClient.ask`."""
         ...
 
@@ -94,12 +94,12 @@ class ServiceControl(Control):
         self._service, self._id = service, id
 
     @override
-    def request(self, what: Asked, name: str, seconds: float, /) -> str:
+    def request(self, what: RequestKind, name: str, seconds: float, /) -> str:
         match what:
-            case Asked.DRAIN:
+            case RequestKind.DRAIN:
                 self._service.drain(self._id, seconds)
                 return ""
-            case Asked.CANCEL:
+            case RequestKind.CANCEL:
                 self._service.cancel(self._id)
                 return ""
         return self._service.ask(what, self._id, name, seconds)

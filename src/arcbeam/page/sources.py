@@ -25,7 +25,7 @@ from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.historyfile import history_in
 from arcbeam.store.log.inspection import savepoints
 from arcbeam.store.log.planfile import details_in, plan_in, tasks_in
-from arcbeam.store.log.requests import Asked, carried_out, change_name
+from arcbeam.store.log.requests import RequestKind, carried_out, change_name
 from arcbeam.store.log.savepoints import named_now, path_of
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.history import job_record
@@ -77,7 +77,7 @@ class Listed:
 class Control(Protocol):
     """The way to control a job."""
 
-    def request(self, what: Asked, name: str, seconds: float, /) -> str:
+    def request(self, what: RequestKind, name: str, seconds: float, /) -> str:
         """Send a request, and wait until it is carried out; a drain, until the job drains.
 
         Args:
@@ -258,8 +258,8 @@ class FolderControl(Control):
         self._blobs = blobs
 
     @override
-    def request(self, what: Asked, name: str, seconds: float, /) -> str:
-        name = "" if what is Asked.CANCEL else name or named_now(what)
+    def request(self, what: RequestKind, name: str, seconds: float, /) -> str:
+        name = "" if what is RequestKind.CANCEL else name or named_now(what)
         carried_out(self._blobs, what, name, seconds)
         return path_of(str(self._blobs), name) if name else str(self._blobs)
 

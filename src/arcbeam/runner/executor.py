@@ -36,7 +36,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import read_newest
-from arcbeam.store.log.requests import Asked, refusal
+from arcbeam.store.log.requests import RequestKind, refusal
 from arcbeam.store.log.savepoints import split_path
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.interfaces import JobListener
@@ -196,17 +196,17 @@ class SparkExecutor(PipelineExecutor):
         return state
 
     @override
-    def ask(self, what: Asked, savepoint: str = "") -> str:
+    def ask(self, what: RequestKind, savepoint: str = "") -> str:
         with self._lock:
             job = self._job
         if job is None:
             raise refusal(what, "the job", "it has not begun to run", "try again when it is RUNNING: arcbeam jobs")
-        asking = job.ask(what, savepoint)
-        if what is Asked.DRAIN:
-            asking.heard()
+        future = job.ask(what, savepoint)
+        if what is RequestKind.DRAIN:
+            future.heard()
         else:
-            asking.wait()
-        return asking.path
+            future.wait()
+        return future.path
 
     @override
     def status(self) -> Mapping[str, Any]:

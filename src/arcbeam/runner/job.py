@@ -35,9 +35,9 @@ from arcbeam.model.rows import MOST_SHARDS, BundleReport, LogLine
 from arcbeam.monitoring import tracing
 from arcbeam.monitoring.prometheus import Counter, Exposed, exposing, label_of
 from arcbeam.options import LEAST_SHARDS, ArcbeamOptions, given
-from arcbeam.runner.asking import Asking
 from arcbeam.runner.jobgraph import StoredJobGraph
 from arcbeam.runner.ownpage import details_of, own_page
+from arcbeam.runner.requestfuture import RequestFuture
 from arcbeam.runner.stagelog import StageLog
 from arcbeam.spark import daemon
 from arcbeam.spark.batch.boundedjob import BatchRun
@@ -53,7 +53,7 @@ from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.jobname import job_label, resume_command
-from arcbeam.store.log.requests import Asked, refusal
+from arcbeam.store.log.requests import RequestKind, refusal
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
 from arcbeam.streaming.interfaces import JobListener
 from arcbeam.streaming.restore.restore import RestoreOptions
@@ -305,7 +305,7 @@ class Job(JobListener):
             options.discard_later_micro_batches,
         )
 
-    def ask(self, what: Asked, savepoint: str = "") -> Asking:
+    def ask(self, what: RequestKind, savepoint: str = "") -> RequestFuture:
         """Send a request to a running streaming job.
 
         Args:
@@ -323,18 +323,18 @@ class Job(JobListener):
                 "cancel it, or submit it with --streaming; a pipeline with an unbounded input always streams",
             )
         run = self._begun_run(what)
-        if what in (Asked.SAVEPOINT, Asked.SUSPEND) and not run.kept:
+        if what in (RequestKind.SAVEPOINT, RequestKind.SUSPEND) and not run.kept:
             raise refusal(
                 what,
                 self._label(),
                 "its state is in a temporary folder that is removed when it ends",
                 "submit it with a --checkpoint_dir; this job can only be drained or cancelled",
             )
-        if what is Asked.DRAIN and not savepoint and (drain := run.draining()) is not None:
+        if what is RequestKind.DRAIN and not savepoint and (drain := run.draining()) is not None:
             # Without a name for the savepoint, the running drain is the answer.
-            return Asking(drain, "", self._label())
-        name = "" if what is Asked.CANCEL else savepoint or named_now(what)
-        return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "", self._label())
+            return RequestFuture(drain, "", self._label())
+        name = "" if what is RequestKind.CANCEL else savepoint or named_now(what)
+        return RequestFuture(run.ask(what, name), path_of(run.store, name) if run.kept and name else "", self._label())
 
     def _label(self) -> str:
         """Return the job's name in messages."""
@@ -345,7 +345,7 @@ class Job(JobListener):
         run = self._run
         return shown(run.store) if isinstance(run, streamingjob.StreamRun) and run.kept else ""
 
-    def _begun_run(self, what: Asked) -> streamingjob.StreamRun:
+    def _begun_run(self, what: RequestKind) -> streamingjob.StreamRun:
         """Return the run; wait until it has begun."""
         while not self._begun.wait(0.1):
             if self._ended.is_set():
@@ -360,13 +360,13 @@ class Job(JobListener):
         A suspension by a signal creates no savepoint: the job resumes from its newest micro-batch. Otherwise a job that
         is stopped every night would get one more savepoint each time, and keep its files.
         """
-        run = self._begun_run(Asked.SUSPEND)
+        run = self._begun_run(RequestKind.SUSPEND)
         try:
             if self.on_sigterm is OnSigterm.DRAIN:
                 if run.draining() is None:
-                    Asking(run.ask(Asked.DRAIN, named_now(Asked.DRAIN)), "", self._label()).heard()
+                    RequestFuture(run.ask(RequestKind.DRAIN, named_now(RequestKind.DRAIN)), "", self._label()).heard()
             else:
-                Asking(run.ask(Asked.SUSPEND), "", self._label()).wait()
+                RequestFuture(run.ask(RequestKind.SUSPEND), "", self._label()).wait()
         except RequestRefusedError:
             # The last line of a job that ends anyway reports how it ended.
             if not run.ends:

@@ -18,10 +18,10 @@ from arcbeam.console.progressline import announce
 from arcbeam.errors import JobNotFoundError
 from arcbeam.jobs.metrics import JobMetrics, metrics_record
 from arcbeam.jobs.option_forms import shown_options
-from arcbeam.runner.asking import Asking
+from arcbeam.runner.requestfuture import RequestFuture
 from arcbeam.runner.stagelog import StageLog
 from arcbeam.spark.sparkpage import SparkPage
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 
 _ANSWER_SECONDS = 10.0
 """So long the page of a job that has ended waits at most for the answer to a request that ended it."""
@@ -57,7 +57,7 @@ class Shown(Protocol):
     def attempted(self) -> list[bytes]:
         """What was reported so far."""
 
-    def ask(self, what: Asked, savepoint: str = "") -> Asking:
+    def ask(self, what: RequestKind, savepoint: str = "") -> RequestFuture:
         """Send a request."""
 
     def cancel(self, timeout: float | None = None) -> None:
@@ -125,7 +125,7 @@ class OwnService:
         entry = {"id": job.id, "name": job.name, "state": job.state, "changed": self._began, "error": ""}
         return {**entry, "started": self._began, **job.snapshot(whole)}
 
-    def ask(self, what: Asked, id: str, savepoint: str, seconds: float, /) -> str:
+    def ask(self, what: RequestKind, id: str, savepoint: str, seconds: float, /) -> str:
         """Request a savepoint or a suspension, and wait for it."""
         with self._answering(id):
             asking = self._job.ask(what, savepoint)
@@ -135,7 +135,7 @@ class OwnService:
     def drain(self, id: str, seconds: float, /) -> str:
         """Drain the job, and wait until it has begun to drain."""
         with self._answering(id):
-            self._job.ask(Asked.DRAIN).wait()
+            self._job.ask(RequestKind.DRAIN).wait()
             return self._job.state
 
     def cancel(self, id: str, /) -> str:

@@ -13,10 +13,10 @@ from arcbeam.errors import JobCancelledError, UserCodeError
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import SIGTERMS, TERMINATED, await_event
 from arcbeam.model.plan import Plan
-from arcbeam.runner.asking import Asking
 from arcbeam.runner.job import Job, Message
+from arcbeam.runner.requestfuture import RequestFuture
 from arcbeam.runner.unawaited import UNAWAITED
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from arcbeam.streaming.status.status import Status
 
 
@@ -131,7 +131,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
             RequestRefusedError: the name is invalid or taken, or the job has ended, is a batch job, or has no
                 --checkpoint_dir.
         """
-        return self._request(Asked.SAVEPOINT, name).path
+        return self._request(RequestKind.SAVEPOINT, name).path
 
     def drain(self, savepoint: str | None = None) -> str:
         """Drain a streaming job: stop reading, fire all windows and timers, then end.
@@ -147,7 +147,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         Raises:
             RequestRefusedError: the job is being suspended, has ended, or is a batch job.
         """
-        self._request(Asked.DRAIN, savepoint)
+        self._request(RequestKind.DRAIN, savepoint)
         if not self.ended:
             UNAWAITED.add(self)
         return self.state
@@ -164,11 +164,11 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         Raises:
             RequestRefusedError: the job is draining, has ended, is a batch job, or has no --checkpoint_dir.
         """
-        path = self._request(Asked.SUSPEND, savepoint).path
+        path = self._request(RequestKind.SUSPEND, savepoint).path
         self.wait_until_finish()
         return path
 
-    def _request(self, what: Asked, savepoint: str | None) -> Asking:
+    def _request(self, what: RequestKind, savepoint: str | None) -> RequestFuture:
         asking = self._job.ask(what, savepoint or "")
         asking.wait()
         return asking

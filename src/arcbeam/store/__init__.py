@@ -4,4 +4,4 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.jobtemp.sidefiles import IterableWriter, MultimapWriter, SideReader
 
-__all__ = ["JobLocation", "StoreError", "IterableWriter", "MultimapWriter", "SideReader"]
+__all__ = ["IterableWriter", "JobLocation", "MultimapWriter", "SideReader", "StoreError"]

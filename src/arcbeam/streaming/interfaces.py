@@ -266,7 +266,7 @@ class UserCode(Protocol):
     def sides(self) -> Iterable[SideData]:
         """Return the output to side inputs; called once, when all stages are finished."""
 
-    def tended(self) -> Mapping[int, bool]:
+    def sides_to_compact(self) -> Mapping[int, bool]:
         """Return the side inputs whose files only this task merges; and for each, whether only the content from the
         newest micro-batch is read in its windows.
         """

@@ -11,7 +11,7 @@ from functools import cached_property
 from hashlib import sha256
 from zlib import crc32
 
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.model.plan import Firings, Plan, Routing, Stage
@@ -112,7 +112,7 @@ class PhysicalPlan:
         """The side channels in whose windows only the content from the newest micro-batch is read."""
         return frozenset(channel for channel, firings in self.firings.items() if firings is not Firings.ALL)
 
-    def tended(self, level: int, task: int) -> dict[int, bool]:
+    def sides_to_compact(self, level: int, task: int) -> dict[int, bool]:
         """Return the numbers of the side inputs whose files a task merges, and whether they are `newest`."""
         levels = {placed.name: placed.level for placed in self.layout.stages}
         count = self.layout.tasks[level]
@@ -224,7 +224,7 @@ def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> P
         }
         observed = {ports[stage.id, index].output: ways for index, ways in stage.observed.items()}
         flow = StageFlow(stage.uid, inputs, outputs, shards, observed)
-        found.append(Placed(flow, numbers[stage.uid], levels[stage.id], tuple(sides.items()), stage.scripted))
+        found.append(StagePlacement(flow, numbers[stage.uid], levels[stage.id], tuple(sides.items()), stage.scripted))
     count = max(levels.values()) + 1
     return PhysicalPlan(plan, Layout(tuple(found), shards, (min(shards, tasks),) * count))
 

@@ -12,7 +12,7 @@ from typing import Any
 from apache_beam.portability import common_urns
 
 from arcbeam.errors import InvalidPipelineError
-from arcbeam.model.observers import ANNOTATION, NOT_OBSERVED, Observing, Ways
+from arcbeam.model.observers import ANNOTATION, NOT_OBSERVED, ObserverPaths, Observing
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, Transform
 from arcbeam.model.script import Script
 from arcbeam.model.urns import (
@@ -388,17 +388,17 @@ def _input_of(write: ParsedTransform) -> str:
     return pcoll
 
 
-def _observed(transforms: list[ParsedTransform]) -> dict[int, Ways]:
+def _observed(transforms: list[ParsedTransform]) -> dict[int, ObserverPaths]:
     """Return, for each channel, the observers on the paths to it."""
-    ways: dict[str, Ways] = {}
-    found: dict[int, Ways] = {}
+    paths: dict[str, ObserverPaths] = {}
+    found: dict[int, ObserverPaths] = {}
     for transform in ordered(transforms):
-        proto, before = transform.proto, [ways.get(pcoll, NOT_OBSERVED) for pcoll in transform.main_inputs]
-        here: Ways = tuple(dict.fromkeys(way for each in before for way in each)) or NOT_OBSERVED
+        proto, before = transform.proto, [paths.get(pcoll, NOT_OBSERVED) for pcoll in transform.main_inputs]
+        here: ObserverPaths = tuple(dict.fromkeys(way for each in before for way in each)) or NOT_OBSERVED
         if ANNOTATION in proto.annotations:
             says = Observing.from_bytes(proto.annotations[ANNOTATION])
             here = (says.observer(transform.name, here),)
-        ways.update(dict.fromkeys(proto.outputs.values(), here))
+        paths.update(dict.fromkeys(proto.outputs.values(), here))
         if transform.urn == WRITE_URN:
             channel = WriteSpec.from_bytes(proto.spec.payload).channel
             found[channel] = tuple(dict.fromkeys((*found.get(channel, ()), *here)))

@@ -98,13 +98,13 @@ def _looking_once() -> Iterator[None]:
         by_identity()
     )  # holds the DoFn, too: an id is unique only while its object exists
 
-    def look_once(dofn: Any) -> Any:
+    def cached_specs(dofn: Any) -> Any:
         if id(dofn) not in found:
             found[id(dofn)] = dofn, look(dofn)
         return found[id(dofn)][1]
 
     with _looking:
-        look, userstate.get_dofn_specs = userstate.get_dofn_specs, look_once
+        look, userstate.get_dofn_specs = userstate.get_dofn_specs, cached_specs
         try:
             yield
         finally:
@@ -119,12 +119,12 @@ def _main_input_alone() -> Iterator[None]:
     that input has no pairs, a pipeline that runs in one process is rejected in the next.
     """
 
-    def look_there(pardo: Any, inputs: Any) -> Any:
+    def main_input_coder(pardo: Any, inputs: Any) -> Any:
         main = {name: of for name, of in (inputs or {}).items() if not name.startswith(SIDE_INPUT_PREFIX)}
         return look(pardo, main or None)
 
     with _looking:
-        look, ParDo._get_key_and_window_coder = ParDo._get_key_and_window_coder, look_there
+        look, ParDo._get_key_and_window_coder = ParDo._get_key_and_window_coder, main_input_coder
         try:
             yield
         finally:

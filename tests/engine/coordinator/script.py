@@ -59,7 +59,7 @@ from arcbeam.engine.coordinator import (
     WaitUntil,
     Warn,
 )
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.markers import NO_INPUT, digest
 from arcbeam.engine.protocol.reports import Awaited, Counts, Restrictions, StageReport, TaskReport
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
@@ -72,9 +72,9 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Durati
 READ, RATES, SUM = Port("read", "main"), Port("rates", "main"), Port("sum", "main")
 LAYOUT = Layout(
     (
-        Placed(StageFlow("read", (), ("main",), 2), 1, 0),
-        Placed(StageFlow("rates", (), ("main",), 2), 2, 0),
-        Placed(StageFlow("sum", (READ,), ("main",), 2), 3, 1, (("rates", RATES),)),
+        StagePlacement(StageFlow("read", (), ("main",), 2), 1, 0),
+        StagePlacement(StageFlow("rates", (), ("main",), 2), 2, 0),
+        StagePlacement(StageFlow("sum", (READ,), ("main",), 2), 3, 1, (("rates", RATES),)),
     ),
     shards=2,
     tasks=(1, 2),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from arcbeam.engine.coordinator import MicroBatchPlan
-from arcbeam.engine.coordinator.consistentcut import NO_PLACES, Places, check, placed, watermarks
+from arcbeam.engine.coordinator.consistentcut import NO_PLACES, ShardReports, check, placed, watermarks
 from arcbeam.engine.coordinator.idling import idle_levels, idle_reports
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import InconsistentCutError
@@ -26,7 +26,7 @@ _PLAN = MicroBatchPlan(4, 0, Timestamp(0), 3, Times(), SETTINGS.budget)
 _WIDE = Layout(LAYOUT.stages, 2, (2, 2))
 
 
-def _head(change: Any, layout: Layout = LAYOUT) -> tuple[Places, Times]:
+def _head(change: Any, layout: Layout = LAYOUT) -> tuple[ShardReports, Times]:
     places = placed(layout, reported(_PLAN, change, layout), NO_PLACES)
     return places, watermarks(layout, places, Times()).times()
 

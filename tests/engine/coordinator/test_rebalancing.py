@@ -7,7 +7,7 @@ import math
 import pytest
 
 from arcbeam.engine.coordinator.rebalancing import handovers, pieces
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.microbatchplan import Handover
 from arcbeam.engine.protocol.reports import Movable, Restrictions, StageReport
 from arcbeam.engine.watermarks.clocks import Local
@@ -16,7 +16,7 @@ from arcbeam.model.timestamps import Timestamp
 
 
 def _layout(shards: int, tasks: int) -> Layout:
-    placed = [Placed(StageFlow(name, (), ("main",), shards), i, 0) for i, name in enumerate(("read", "rates"))]
+    placed = [StagePlacement(StageFlow(name, (), ("main",), shards), i, 0) for i, name in enumerate(("read", "rates"))]
     return Layout(tuple(placed), shards, (tasks,))
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from arcbeam.engine.coordinator.scheduling import Finished, Later, Never, Ready, look
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.coordinator.scheduling import Finished, Ready, Stuck, WakeAt, look
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.reports import Awaited, Restrictions, StageReport
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
@@ -20,8 +20,8 @@ _DONE = StageReport("join", 0, MAX_TIMESTAMP, Local(None, {"main": OutputTime()}
 _NOW = Timestamp(100)
 _LAYOUT = Layout(
     (
-        Placed(StageFlow("rates", (), ("main",), 3), 1, 0),
-        Placed(StageFlow("join", (_RATES,), ("main",), 3), 2, 1),
+        StagePlacement(StageFlow("rates", (), ("main",), 3), 1, 0),
+        StagePlacement(StageFlow("join", (_RATES,), ("main",), 3), 2, 1),
     ),
     3,
     (1, 1),
@@ -52,14 +52,14 @@ def test_job_without_work_at_end_is_finished() -> None:
     ],
 )
 def test_waiting_work_that_is_never_due_is_never(waiting: dict[str, object]) -> None:
-    assert _look(replace(_DONE, **waiting)) == Never()  # type: ignore[arg-type]
-    assert _look(times=_times(join=5)) == Never()
+    assert _look(replace(_DONE, **waiting)) == Stuck()  # type: ignore[arg-type]
+    assert _look(times=_times(join=5)) == Stuck()
 
 
 @pytest.mark.contract("ENG-07")
 def test_earliest_due_time_decides() -> None:
     later = replace(_DONE, next_due=Timestamp(150))
-    assert _look(later, replace(_DONE, next_due=Timestamp(120))) == Later(Timestamp(120))
+    assert _look(later, replace(_DONE, next_due=Timestamp(120))) == WakeAt(Timestamp(120))
     assert _look(later, replace(_DONE, next_due=Timestamp(100))) == Ready(Timestamp(100))
     assert _look(later, replace(_DONE, next_due=Timestamp(100), leftover=True)) == Ready()
     assert _look(later, replace(_DONE, awaited=(Awaited(_RATES, Timestamp(9)),))) == Ready()
@@ -68,10 +68,10 @@ def test_earliest_due_time_decides() -> None:
 @pytest.mark.contract("ENG-05")
 def test_complete_or_grown_side_input_unblocks() -> None:
     blocked = replace(_DONE, awaited=(Awaited(_RATES, Timestamp(9)),))
-    assert _look(blocked, times=_times(rates=9, join=7)) == Never()
+    assert _look(blocked, times=_times(rates=9, join=7)) == Stuck()
     assert _look(blocked, times=_times(rates=10, join=7)) == Ready()
     assert _look(blocked, times=_times(rates=9, join=7), published=frozenset({_RATES})) == Ready()
-    assert _look(blocked, times=_times(rates=9, join=7), published=frozenset({_JOIN})) == Never()
+    assert _look(blocked, times=_times(rates=9, join=7), published=frozenset({_JOIN})) == Stuck()
 
 
 @pytest.mark.contract("WM-01")
@@ -85,19 +85,19 @@ def test_observed_watermark_reaches_readers_in_next_micro_batch() -> None:
         return look(layout, {("join", 0): report}, _times(rates=9, join=7), frozenset(), _NOW)
 
     assert at(7) == Ready()
-    assert at(9) == Never()
+    assert at(9) == Stuck()
     assert at(7, held) == Ready()
-    assert at(8, held) == Never(), "the shard's blocked element holds the watermark"
+    assert at(8, held) == Stuck(), "the shard's blocked element holds the watermark"
 
 
 _FIRST, _NEXT = Port("first", "main"), Port("next", "main")
 _CHAIN = Layout(
     (
-        Placed(StageFlow("first", (), ("main",)), 1, 0),
-        Placed(StageFlow("beside", (), ()), 2, 0),
-        Placed(StageFlow("next", (_FIRST,), ("main",)), 3, 1),
-        Placed(StageFlow("sink", (_NEXT,), ()), 4, 2),
-        Placed(StageFlow("reader", (), ()), 5, 2, (("first", _FIRST),)),
+        StagePlacement(StageFlow("first", (), ("main",)), 1, 0),
+        StagePlacement(StageFlow("beside", (), ()), 2, 0),
+        StagePlacement(StageFlow("next", (_FIRST,), ("main",)), 3, 1),
+        StagePlacement(StageFlow("sink", (_NEXT,), ()), 4, 2),
+        StagePlacement(StageFlow("reader", (), ()), 5, 2, (("first", _FIRST),)),
     ),
     1,
     (1, 1, 1),
@@ -125,7 +125,7 @@ def _at_end(
 def test_stages_prepare_last_from_sources_to_sinks() -> None:
     assert _at_end("first next sink") == Finished(frozenset({"first"}))
     assert _at_end("first beside") == Finished(frozenset({"first", "beside"}))
-    assert _at_end("first sink", first=MAX_TIMESTAMP, prepared="first") == Never(), "'next' has not ended yet"
+    assert _at_end("first sink", first=MAX_TIMESTAMP, prepared="first") == Stuck(), "'next' has not ended yet"
     assert _at_end("first sink", first=MAX_TIMESTAMP, next=MAX_TIMESTAMP, prepared="first") == Finished(
         frozenset({"sink"})
     )
@@ -138,9 +138,9 @@ def test_stages_prepare_last_from_sources_to_sinks() -> None:
 def test_upstream_work_and_restrictions_delay_preparing() -> None:
     beside = StageReport("beside", 0, MAX_TIMESTAMP, Local())
     downstream = StageReport("next", 0, Timestamp(_GLOBAL), Local())
-    assert _at_end("first", replace(beside, next_due=Timestamp(150))) == Later(Timestamp(150))
+    assert _at_end("first", replace(beside, next_due=Timestamp(150))) == WakeAt(Timestamp(150))
     assert _at_end("first", replace(beside, leftover=True)) == Ready()
-    assert _at_end("first", replace(downstream, restrictions=Restrictions(1, 1.0), next_due=Timestamp(150))) == Later(
+    assert _at_end("first", replace(downstream, restrictions=Restrictions(1, 1.0), next_due=Timestamp(150))) == WakeAt(
         Timestamp(150)
     )
     assert _at_end("first", replace(beside, uncommitted=True)) == Ready()

@@ -8,14 +8,14 @@ import pytest
 
 from arcbeam.engine.coordinator.status import news
 from arcbeam.engine.protocol.reports import Restrictions, StageReport
-from arcbeam.engine.state.holdreport import Crowded
+from arcbeam.engine.state.restrictiontotals import TooManyRestrictions
 from arcbeam.engine.watermarks.clocks import Local
 from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import Duration, Timestamp
 from tests.engine.coordinator.script import LAYOUT, REPORTS, Driver, play, source
 from tests.golden.texts import check_message
 
-_SILENT = Restrictions(1, 8.0, silent=("main",), crowded=(Crowded("7.0.1", 1001, 1000),))
+_SILENT = Restrictions(1, 8.0, silent=("main",), crowded=(TooManyRestrictions("7.0.1", 1001, 1000),))
 
 
 @pytest.mark.contract("SDF-10", "SDF-05")

@@ -46,7 +46,7 @@ def test_runs_are_read_by_key_in_order(seed: int) -> None:
             room -= 1
             if not room:
                 break
-        if rest := merged.leave():
+        if rest := merged.stop_reading():
             runs.add(rest)
         if merged.empty:
             runs.clear()

@@ -78,7 +78,7 @@ def test_payloads_of_key_stay_in_order(
             room -= 1
             if not room:
                 break
-        left = groups.leave()
+        left = groups.stop_reading()
         gathering = _gathering(view)
     assert found == expected
     assert not view.snapshot()

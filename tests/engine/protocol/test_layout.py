@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow
 
-_READ = Placed(StageFlow("read", (), ("main",), 4), 1, 0)
-_SUM = Placed(StageFlow("sum", (Port("read", "main"),), (), 4), 2, 1)
+_READ = StagePlacement(StageFlow("read", (), ("main",), 4), 1, 0)
+_SUM = StagePlacement(StageFlow("sum", (Port("read", "main"),), (), 4), 2, 1)
 
 
 @given(shards=st.integers(1, 300), tasks=st.integers(1, 300))
 def test_each_shard_has_one_task(shards: int, tasks: int) -> None:
     tasks = min(tasks, shards)
-    layout = Layout((Placed(StageFlow("read", (), (), shards), 1, 0),), shards, (tasks,))
+    layout = Layout((StagePlacement(StageFlow("read", (), (), shards), 1, 0),), shards, (tasks,))
     owned = [layout.range_of(0, task) for task in range(tasks)]
     assert [shard for each in owned for shard in each] == list(range(shards))
     assert max(map(len, owned)) - min(map(len, owned)) <= 1
@@ -47,6 +47,8 @@ def test_stages_are_found_by_level() -> None:
         ((replace(_READ, side_inputs=(("rates", Port("rates", "main")),)),), (1,), "side input 'rates' of 'read'"),
     ],
 )
-def test_invalid_layout_is_refused_by_name(stages: tuple[Placed, ...], tasks: tuple[int, ...], why: str) -> None:
+def test_invalid_layout_is_refused_by_name(
+    stages: tuple[StagePlacement, ...], tasks: tuple[int, ...], why: str
+) -> None:
     with pytest.raises(ValueError, match=why):
         Layout(stages, 4, tasks)

@@ -22,8 +22,8 @@ from arcbeam.engine.state.keyqueue import Element, SortedInput
 from arcbeam.engine.state.residuals import Remainder, Residuals
 from arcbeam.engine.state.timers import Timers
 from arcbeam.engine.watermarks.clocks import Clock
-from arcbeam.engine.watermarks.floors import Floors
 from arcbeam.engine.watermarks.holds import WINDOW_END, Holder, HolderKind, Holds, Side
+from arcbeam.engine.watermarks.keyrangewatermarks import KeyRangeWatermarks
 from arcbeam.errors import ArcbeamError
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import key_hash
@@ -389,21 +389,21 @@ def test_lateness_of_a_key_never_changes(times: list[Timestamp], numbers: list[i
         assert min(clocks) >= min(times)
         for key in (b"%d" % each for each in range(50)):
             shard = key_hash(key) % number
-            late = max(clocks[shard], Floors(views[shard], _KEYED).of(key))
+            late = max(clocks[shard], KeyRangeWatermarks(views[shard], _KEYED).of(key))
             assert late == times[key_hash(key) % len(times)]
-        assert not any(Floors(view, _FREE) for view in views)
+        assert not any(KeyRangeWatermarks(view, _FREE) for view in views)
     for view in views:
-        floors = Floors(view, _KEYED)
+        floors = KeyRangeWatermarks(view, _KEYED)
         floors.passed(MAX_TIMESTAMP)
-        assert not Floors(view, _KEYED)
+        assert not KeyRangeWatermarks(view, _KEYED)
 
 
 def test_floors_that_are_passed_are_dropped() -> None:
     (view,) = rescale(behind([Timestamp(1), Timestamp(2), Timestamp(5)]), 1, _AT_THE_HEAD)
     keys = {key_hash(key) % 3: key for key in (b"%d" % each for each in range(50))}
-    assert [Floors(view, _KEYED).of(keys[shard]) for shard in range(3)] == [MIN_TIMESTAMP, 2, 5]
-    Floors(view, _KEYED).passed(Timestamp(2))
-    assert [Floors(view, _KEYED).of(keys[shard]) for shard in range(3)] == [MIN_TIMESTAMP, MIN_TIMESTAMP, 5]
+    assert [KeyRangeWatermarks(view, _KEYED).of(keys[shard]) for shard in range(3)] == [MIN_TIMESTAMP, 2, 5]
+    KeyRangeWatermarks(view, _KEYED).passed(Timestamp(2))
+    assert [KeyRangeWatermarks(view, _KEYED).of(keys[shard]) for shard in range(3)] == [MIN_TIMESTAMP, MIN_TIMESTAMP, 5]
 
 
 def test_shards_without_pending_work_stay_without_rows() -> None:
@@ -418,7 +418,7 @@ def test_pending_work_without_watermark_holds_new_shards() -> None:
     (view,) = rescale(behind([_UPSTREAM, MIN_TIMESTAMP]), 1, _AT_THE_HEAD)
     assert clock_of(view) == MIN_TIMESTAMP
     keys = {key_hash(key) % 2: key for key in (b"%d" % each for each in range(9))}
-    assert [Floors(view, _KEYED).of(keys[shard]) for shard in range(2)] == [_UPSTREAM, MIN_TIMESTAMP]
+    assert [KeyRangeWatermarks(view, _KEYED).of(keys[shard]) for shard in range(2)] == [_UPSTREAM, MIN_TIMESTAMP]
 
 
 def test_arrivals_continue_after_all_that_came() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from arcbeam.engine.rows.keyspace import Kind, prefix
-from arcbeam.engine.state.holdreport import Crowded, HoldReport
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
+from arcbeam.engine.state.restrictiontotals import RestrictionTotals, TooManyRestrictions
 from arcbeam.engine.watermarks.holds import HolderKind, Holds, Side
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -240,10 +240,10 @@ def test_output_without_watermark_is_held_at_beginning() -> None:
     assert (held.time, held.kind) == (MIN_TIMESTAMP, HolderKind.RESIDUAL)
     assert held.name.startswith("orders~")
     assert rest.silent(("main", "errors")) == ("errors",)
-    assert residuals.totals() == HoldReport(1, Fraction(rest.remainder.size), {"errors": 1})
+    assert residuals.totals() == RestrictionTotals(1, Fraction(rest.remainder.size), {"errors": 1})
     assert residuals.ready(_NOW, 9) == 1
     residuals.admit("late", Remainder(b"all", 7.0, Timestamp(_NOW + 1), {"main": _NOW, "errors": _NOW}), _NOW)
-    assert residuals.totals() == HoldReport(2, Fraction(rest.remainder.size + 7.0), {"errors": 1})
+    assert residuals.totals() == RestrictionTotals(2, Fraction(rest.remainder.size + 7.0), {"errors": 1})
     assert residuals.ready(_NOW, 9) == 1
     assert residuals.ready(Timestamp(_NOW + 1), 9) == 2
     assert residuals.ready(Timestamp(_NOW + 1), 1) == 1
@@ -259,7 +259,7 @@ def test_crowded_root_is_reported_but_kept() -> None:
     for _ in range(2):
         residuals.split(taken.id, Remainder(b"part"), _NOW)
     assert residuals.room("orders") == 0
-    assert list(residuals.crowded()) == [Crowded("orders", 3, 2)]
+    assert list(residuals.crowded()) == [TooManyRestrictions("orders", 3, 2)]
     assert "3 restrictions of 'orders'" in str(residuals.crowded()[0])
     residuals.finish(taken.id, None, _NOW)
     assert residuals.crowded() == ()
@@ -358,7 +358,7 @@ def test_rows_without_totals_are_counted() -> None:
     residuals.admit("b", Remainder(b"all", 4.0), _NOW)
     view.delete(prefix(Kind.ROOT, 0))
     again = Residuals(view, 0, ("main",))
-    assert again.totals() == HoldReport(2, Fraction(7), {"main": 1})
+    assert again.totals() == RestrictionTotals(2, Fraction(7), {"main": 1})
     again.admit("c", Remainder(b"all", 1.0), _NOW)
     again.validate()
 

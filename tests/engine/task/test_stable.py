@@ -7,7 +7,7 @@ import pytest
 from arcbeam.engine.coordinator.scheduling import Ready, look
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import AfterCount
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.reports import Counts, StageReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageKind, StageSpec, Stateful
 from arcbeam.engine.task import stagerun
@@ -18,7 +18,7 @@ from tests.engine.task.world import DECODE, FAMILIES, RATES, World, end_of
 
 
 def _looks(report: StageReport) -> object:
-    layout = Layout((Placed(StageFlow("it", (), ("main",), 4), 1, 0),), 4, (1,))
+    layout = Layout((StagePlacement(StageFlow("it", (), ("main",), 4), 1, 0),), 4, (1,))
     return look(layout, {("it", 3): report}, Times(), frozenset(), Timestamp(0))
 
 
@@ -82,7 +82,7 @@ def test_committed_element_then_waits_for_side_inputs() -> None:
 
 
 def test_stable_input_of_grouping_is_refused_by_name() -> None:
-    placed = Placed(StageFlow("write", (), ("main",)), 1, 0)
+    placed = StagePlacement(StageFlow("write", (), ("main",)), 1, 0)
     with pytest.raises(ValueError, match="'write' groups and requires stable input"):
         StageSpec(placed, Grouped(Strategy(AfterCount(1)), DECODE), DECODE, stable=True)
     with pytest.raises(ValueError, match=r"'write' requires stable input: .*`decode`"):

@@ -8,7 +8,7 @@ import pytest
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.strategy import Strategy
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.microbatchplan import Handover
 from arcbeam.engine.protocol.reports import Counts
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
@@ -26,7 +26,7 @@ def test_contradictory_stage_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'it' groups and has side inputs"):
         World(strategy, (("rates", RATES),))
     with pytest.raises(ValueError, match=r"'it' has side inputs: .*`decode`"):
-        StageSpec(Placed(StageFlow("it", (), ("main",)), 1, 0, (("rates", RATES),)), Plain())
+        StageSpec(StagePlacement(StageFlow("it", (), ("main",)), 1, 0, (("rates", RATES),)), Plain())
     with pytest.raises(ValueError, match="a timer family of 'it' has an empty name"):
         World(Stateful({"": TimeDomain.EVENT}, DECODE, end_of))
 

@@ -19,8 +19,8 @@ from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.timers import Timers
 from arcbeam.engine.task.bundles import BundleResult, CallResult, TimerCleared, TimerSet
 from arcbeam.engine.watermarks.clocks import output_time
-from arcbeam.engine.watermarks.floors import Floor, packed
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
+from arcbeam.engine.watermarks.keyrangewatermarks import KeyRangeWatermark, packed
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Window
@@ -403,7 +403,7 @@ def test_floor_drops_late_arrivals_but_not_blocked_elements(in_order: Duration |
     world = World(Stateful(FAMILIES, DECODE, end_of, in_order), (("rates", RATES),))
     world.micro_batch(5, 7)
     row = keyspace.prefix(keyspace.Kind.FLOOR, 1)
-    world.view.put(row, packed([Floor(1, 0, Timestamp(11))]))
+    world.view.put(row, packed([KeyRangeWatermark(1, 0, Timestamp(11))]))
     assert world.micro_batch(6, 8, 12).counts.late == 1, "the window ends at the floor"
     world.full = {SideInputWindow("rates", window.ordered()) for window in (W, V)}
     assert world.micro_batch(8, 9).counts.late == 1

@@ -28,7 +28,7 @@ from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, EmitPane
 from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
 from arcbeam.engine.grouping.strategy import Strategy
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
@@ -57,8 +57,8 @@ READ, RATES = Port("read", "main"), Port("rates", "main")
 SHARDS = 2
 
 
-def _placed(number: int, name: str, level: int, *inputs: Port, **more: Any) -> Placed:
-    return Placed(StageFlow(name, inputs, ("main",), SHARDS), number, level, **more)
+def _placed(number: int, name: str, level: int, *inputs: Port, **more: Any) -> StagePlacement:
+    return StagePlacement(StageFlow(name, inputs, ("main",), SHARDS), number, level, **more)
 
 
 LAYOUT = Layout(
@@ -452,7 +452,7 @@ class _Task:
             return
         yield from self.attempt.rows.get((stage, shard), ())
 
-    def comes(self, stage: str, shard: int) -> bool:
+    def has_input(self, stage: str, shard: int) -> bool:
         return next(iter(self.elements(stage, shard)), None) is not None
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, EmitPane
 from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport
@@ -54,7 +54,9 @@ class World:
     ) -> None:
         self.view = MemoryView()
         self.reached = MIN_TIMESTAMP
-        self.spec = StageSpec(Placed(StageFlow("it", reads, ("main",)), 1, 0, sides), kind, DECODE, stable, prepares)
+        self.spec = StageSpec(
+            StagePlacement(StageFlow("it", reads, ("main",)), 1, 0, sides), kind, DECODE, stable, prepares
+        )
         self.story: list[str] = []
         self.on: dict[str, Any] = {}
         self.closed = BundleResult()

@@ -21,7 +21,7 @@ from arcbeam.engine.watermarks.idleness import mark_idle
 from arcbeam.engine.watermarks.observed import later
 from arcbeam.engine.watermarks.sketches import Recent, sketched
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks, upstream_watermarks
-from arcbeam.model.observers import Observer, Policy, Ways, along
+from arcbeam.model.observers import Observer, ObserverPaths, Policy, all_observers
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.testing.views import MemoryView
 
@@ -47,7 +47,7 @@ class MicroBatch:
 
 @st.composite
 def _observers(draw: st.DrawFn, depth: int = 2) -> Observer:
-    upstream: Ways = (None,)
+    upstream: ObserverPaths = (None,)
     if depth > 1 and draw(st.booleans()):
         upstream = tuple(draw(st.lists(st.none() | _observers(depth - 1), min_size=1, max_size=2)))
     return Observer(
@@ -60,10 +60,10 @@ def _observers(draw: st.DrawFn, depth: int = 2) -> Observer:
     )
 
 
-def _named(ways: Ways, name: str = "o") -> Ways:
+def _named(paths: ObserverPaths, name: str = "o") -> ObserverPaths:
     return tuple(
         each and replace(each, name=f"{name}{n}", upstream=_named(each.upstream, f"{name}{n}."))
-        for n, each in enumerate(ways)
+        for n, each in enumerate(paths)
     )
 
 
@@ -95,7 +95,7 @@ class Job:
         cuts: the random choice of cuts; None: no cuts.
     """
 
-    ways: Ways
+    paths: ObserverPaths
     cuts: random.Random | None = None
     views: list[MemoryView] = field(default_factory=lambda: [MemoryView() for _ in range(_SHARDS)])
     times: Times = field(default_factory=Times)
@@ -106,7 +106,7 @@ class Job:
 
     def _begun(self) -> Watermarks:
         flows = [
-            StageFlow("read", (), ("main",), _SHARDS, {"main": self.ways}),
+            StageFlow("read", (), ("main",), _SHARDS, {"main": self.paths}),
             StageFlow("group", (_OUT,), ("main",), _SHARDS),
         ]
         return Watermarks(flows, self.times)
@@ -152,14 +152,14 @@ class Job:
         hold = None if said is None else Hold(Timestamp(said), HolderKind.RESIDUAL, "it")
         seen: dict[str, Timestamp] = {}
         sketches: dict[str, bytes] = {}
-        for observer in along(self.ways):
+        for observer in all_observers(self.paths):
             for times in self._cut(micro_batch.seen[shard]):
                 if observer.quantile is None:
                     seen = later(seen, {observer.name: Timestamp(max(times))})
                 else:
                     sketches[observer.name] = sketched(times, sketches.get(observer.name, b""))
         local = Local(hold, {"main": OutputTime(hold)}, None, seen, sketches)
-        return mark_idle(view, 1, {"main": self.ways}, MAX_TIMESTAMP, local, Timestamp(self.now))[0]
+        return mark_idle(view, 1, {"main": self.paths}, MAX_TIMESTAMP, local, Timestamp(self.now))[0]
 
     def _cut(self, times: Sequence[int]) -> Iterator[Sequence[int]]:
         """Yield the times in bundles."""
@@ -177,7 +177,7 @@ class Job:
                 tasks.append([])
             tasks[-1].append(local)
         markers = [
-            {_OUT: min(marker_time(self.ways, output_time(MAX_TIMESTAMP, local, "main")) for local in task)}
+            {_OUT: min(marker_time(self.paths, output_time(MAX_TIMESTAMP, local, "main")) for local in task)}
             for task in tasks
         ]
         return upstream_watermarks(self._shuffled(markers), {_OUT: len(tasks)}, self.times.outputs)[_OUT]
@@ -188,9 +188,11 @@ class Job:
 
 @pytest.mark.contract("WM-01", "WM-02", "WM-03", "WM-04", "ENG-01", "ENG-08")
 @given(_WAYS, _MICRO_BATCHES, st.integers(0, 1000))
-def test_watermarks_are_independent_of_cuts(ways: Ways, micro_batches: Sequence[MicroBatch], chance: int) -> None:
-    whole, cut = Job(ways), Job(ways, random.Random(chance))
-    exact = all(observer.quantile is None for observer in along(ways))
+def test_watermarks_are_independent_of_cuts(
+    paths: ObserverPaths, micro_batches: Sequence[MicroBatch], chance: int
+) -> None:
+    whole, cut = Job(paths), Job(paths, random.Random(chance))
+    exact = all(observer.quantile is None for observer in all_observers(paths))
     for micro_batch in micro_batches:
         once, again = whole.run(micro_batch), cut.run(micro_batch)
         if exact:
@@ -199,27 +201,29 @@ def test_watermarks_are_independent_of_cuts(ways: Ways, micro_batches: Sequence[
 
 @pytest.mark.contract("WM-01", "WM-02", "WM-04")
 @given(_WAYS, _MICRO_BATCHES)
-def test_output_follows_formula(ways: Ways, micro_batches: Sequence[MicroBatch]) -> None:
-    job, latest, output = Job(ways), Latest(ways), MIN_TIMESTAMP
+def test_output_follows_formula(paths: ObserverPaths, micro_batches: Sequence[MicroBatch]) -> None:
+    job, latest, output = Job(paths), Latest(paths), MIN_TIMESTAMP
     for micro_batch in micro_batches:
         latest.add(micro_batch)
         times = job.run(micro_batch)
-        for observer in along(ways):
+        for observer in all_observers(paths):
             if observer.quantile is not None and observer.name in times.seen:
                 # A quantile of recent times, so within their range.
                 assert min(latest.all) <= times.seen[observer.name] <= max(latest.all)
             elif latest.all and observer.quantile is None:
                 assert times.seen[observer.name] == max(latest.all)
-        output = max(output, min(latest.there(each, times.seen) for each in ways))
+        output = max(output, min(latest.there(each, times.seen) for each in paths))
         assert times.outputs[_OUT] == output
 
 
 class Latest:
     """The times so far, and since when each shard has reported the same; computed independently."""
 
-    def __init__(self, ways: Ways) -> None:
+    def __init__(self, paths: ObserverPaths) -> None:
         # Idleness is known per output: the least patient observer decides.
-        self._patience = min((each.idle_after for each in along(ways) if each.idle_after is not None), default=None)
+        self._patience = min(
+            (each.idle_after for each in all_observers(paths) if each.idle_after is not None), default=None
+        )
         self.all: list[int] = []
         self._said: list[int | None] = [0] * _SHARDS
         self._since = [-1_000] * _SHARDS

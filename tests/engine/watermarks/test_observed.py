@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.engine.watermarks.observed import Said, decisive, later, observed_time
+from arcbeam.engine.watermarks.observed import RootWatermark, decisive, later, observed_time
 from arcbeam.model.observers import NOT_OBSERVED, Observer, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Duration, Timestamp
 
@@ -16,8 +16,8 @@ _IMPATIENT = Observer("safe", Duration(10), idle_after=Duration(5))
 _NO, _END = MIN_TIMESTAMP, MAX_TIMESTAMP
 
 
-def _said(time: int) -> Said:
-    return Said(Timestamp(time), Timestamp(time))
+def _said(time: int) -> RootWatermark:
+    return RootWatermark(Timestamp(time), Timestamp(time))
 
 
 @pytest.mark.contract("WM-01", "WM-02")
@@ -70,12 +70,12 @@ _SEEN = st.dictionaries(st.sampled_from("ab"), st.integers(-20, 20).map(Timestam
 
 @pytest.mark.contract("WM-04")
 def test_observer_with_idle_after_ignores_idle_shards() -> None:
-    seen, root = {"safe": Timestamp(50)}, Said(Timestamp(5), Timestamp(30))
+    seen, root = {"safe": Timestamp(50)}, RootWatermark(Timestamp(5), Timestamp(30))
     assert observed_time((_SAFE,), root, seen) == 5
     assert observed_time((_IMPATIENT,), root, seen) == 30
     assert observed_time((None, _IMPATIENT), root, seen) == 5, "a way without observers uses all shards"
-    assert observed_time((_IMPATIENT,), Said(Timestamp(5), _NO), seen) == 40, "all shards are idle"
-    assert observed_time((_IMPATIENT,), Said(_END, _NO), seen) == _END
+    assert observed_time((_IMPATIENT,), RootWatermark(Timestamp(5), _NO), seen) == 40, "all shards are idle"
+    assert observed_time((_IMPATIENT,), RootWatermark(_END, _NO), seen) == _END
     second = Observer("last", Duration(0), Policy.MAX, (_SAFE,), Duration(5))
     assert observed_time((second,), root, seen) == 30
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from arcbeam.engine.watermarks import outlierfilter
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.outlierfilter import believed
+from arcbeam.engine.watermarks.outlierfilter import without_outliers
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
 from arcbeam.model.observers import MOST, Observer
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
@@ -23,7 +23,7 @@ _JUMP, _OTHERS = 10, 2
 
 
 def _believed(latest: int | None, *times: int) -> tuple[int | None, tuple[int, ...]]:
-    return believed(latest, times, _JUMP, _OTHERS)
+    return without_outliers(latest, times, _JUMP, _OTHERS)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_result_is_independent_of_cuts_and_order(parts: list[list[int]], limits:
     (first, *more), (most, others) = parts, limits
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outlierfilter, "MOST", most)
-        whole = believed(None, [*first, *(time for part in more for time in part)], _JUMP, others)
+        whole = without_outliers(None, [*first, *(time for part in more for time in part)], _JUMP, others)
         # Each part is a shard's, which does not know the others; micro-batches are taken one by one.
-        now = believed(None, first, _JUMP, others)
+        now = without_outliers(None, first, _JUMP, others)
         for part in (*more, []):
-            own, before = believed(None, part, _JUMP, others), now
+            own, before = without_outliers(None, part, _JUMP, others), now
             latest = max((each for each in (now.latest, own.latest) if each is not None), default=None)
-            now = believed(latest, [*now.doubted, *own.doubted], _JUMP, others)
+            now = without_outliers(latest, [*now.doubted, *own.doubted], _JUMP, others)
             assert before.latest is None or (now.latest is not None and now.latest >= before.latest)
         assert now == whole
         assert len(now.doubted) < most

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
-from arcbeam.engine.watermarks.holdreasons import Complete, Held, Unreported
+from arcbeam.engine.watermarks.holdreasons import Complete, ShardHold, Unreported
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks, upstream_watermarks
 from arcbeam.model.observers import Observer
@@ -58,7 +58,7 @@ def test_cause_is_found_over_stages() -> None:
     marks.report("read", 1, _local(_STAGES[0], hold=_hold(1_000_000)))
     assert marks.advance().inputs["sum"] == 1_000_000
     why = marks.explain("sum")
-    assert why.cause == Held(_hold(1_000_000), 1)
+    assert why.cause == ShardHold(_hold(1_000_000), 1)
     check_message("watermark-held-upstream", str(why))
 
 
@@ -72,7 +72,7 @@ def test_blocked_element_leads_to_cause_of_side_input() -> None:
     times = marks.advance()
     assert times.inputs["sum"] == 4
     why = marks.explain("sum")
-    assert why.cause == Held(_hold(9, HolderKind.TIMER, "poll", None), 0)
+    assert why.cause == ShardHold(_hold(9, HolderKind.TIMER, "poll", None), 0)
     check_message("watermark-held-by-blocked-element", str(why))
 
 
@@ -128,7 +128,7 @@ def test_watermarks_are_minimum_and_never_decrease(micro_batches: list[list[tupl
         for stage in _STAGES:
             why = marks.explain(stage.name)
             match why.cause:
-                case Held(hold):
+                case ShardHold(hold):
                     assert hold.time <= times.inputs[stage.name]
                 case Complete():
                     assert times.inputs[stage.name] == MAX_TIMESTAMP

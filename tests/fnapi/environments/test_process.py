@@ -79,11 +79,11 @@ def test_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_process_ends_when_its_leash_is_killed(tmp_path: Path, ends: queue.SimpleQueue[ProcessEnd]) -> None:
+def test_process_ends_when_its_supervisor_is_killed(tmp_path: Path, ends: queue.SimpleQueue[ProcessEnd]) -> None:
     command = _in(tmp_path, "echo $$ > inner; echo $$ > outer; exec sleep 100")
     process = WorkerProcess(command, {}, ends.put)
     pid, _ = _pids(tmp_path)
-    os.kill(process._leash.pid, signal.SIGKILL)
+    os.kill(process._supervisor.pid, signal.SIGKILL)
     assert ends.get(timeout=SECONDS) == ProcessEnd("its process 'sh' has ended with status -9", "signal 9 (SIGKILL)")
     _until(lambda: not _lives(pid))
     assert not Path(process._folder).exists()

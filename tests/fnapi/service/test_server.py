@@ -20,7 +20,7 @@ from arcbeam.fnapi.lost import Account, ProcessEnd, SdkWorkerLostError
 from arcbeam.fnapi.service import server as server_module
 from arcbeam.fnapi.service import workerlogs
 from arcbeam.fnapi.service.connection import _MOST_UNSENT, Connection
-from arcbeam.fnapi.service.instruction import _MOST_WAITING, Arrival, Asked, Instruction, Output, Responded
+from arcbeam.fnapi.service.instruction import _MOST_WAITING, Arrival, Instruction, Output, Responded, StateRequested
 from arcbeam.fnapi.service.server import Server, server_here
 from arcbeam.fnapi.wire import outgoing
 from arcbeam.model import texts
@@ -435,7 +435,7 @@ def test_state_request_is_answered_by_its_bundle(connection: Connection, worker:
     bundle = connection.begin("s1")
     answer = worker.state(id="7", instruction_id=bundle.id)
     (asked,) = taken(bundle, 1)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, StateRequested)
     connection.answer(fn_pb.StateResponse(id=asked.request.id, get=fn_pb.StateGetResponse(data=b"x")))
     found = answer()
     assert (found.id, found.get.data) == ("7", b"x")

@@ -13,8 +13,8 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 
 from arcbeam.errors import ArcbeamError
-from arcbeam.fnapi.stage import lot
-from arcbeam.fnapi.stage.lot import Lot
+from arcbeam.fnapi.stage import keybatch
+from arcbeam.fnapi.stage.keybatch import KeyBatch
 from tests.fnapi.stage.inworkers import InWorkers, worker_service
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import InMicroBatches
@@ -29,9 +29,9 @@ def service() -> Iterator[str]:
         yield address
 
 
-def any_keys() -> Lot:
+def any_keys() -> KeyBatch:
     """Return a lot whose keys may have any type: they are bytes here."""
-    return Lot(BytesCoder(), PICKLED, "key")
+    return KeyBatch(BytesCoder(), PICKLED, "key")
 
 
 @pytest.mark.parametrize("key", [1, -1, "ab", b"ab", "", None, (), (1, "a"), ((b"b", None), 300)], ids=repr)
@@ -79,8 +79,8 @@ def test_key_that_is_cut_short_is_alone() -> None:
 
 
 def test_number_of_keys_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lot, "_MOST_KEYS", 2)
-    keys = Lot(VarIntCoder(), {"key": runner_pb.Coder()}, "key")
+    monkeypatch.setattr(keybatch, "_MOST_KEYS", 2)
+    keys = KeyBatch(VarIntCoder(), {"key": runner_pb.Coder()}, "key")
     for n in (1, 2):
         assert keys.has_room(b"%d" % n, n)
         keys.add(b"%d" % n, n)

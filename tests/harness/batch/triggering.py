@@ -21,7 +21,7 @@ from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, Emit
 from arcbeam.engine.grouping.keywindows import KeyWindows
 from arcbeam.engine.grouping.openwindow import Clocks, Rules
 from arcbeam.engine.grouping.strategy import Strategy
-from arcbeam.harness.batch.triggered import bounded_strategy_of, came_of, columns_of
+from arcbeam.harness.batch.triggered import arrivals_of, bounded_strategy_of, columns_of
 from arcbeam.harness.bundle.windows import Windows, their_pane, their_time
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.model import timestamps as model
@@ -73,7 +73,7 @@ class Panes:
         if elements:
             block = Block.of(elements)
             if self._merges:
-                self._windows.add_merging(came_of(block, self._forms))
+                self._windows.add_merging(arrivals_of(block, self._forms))
             else:
                 self._windows.add(columns_of(block, self._forms))
             self._take()

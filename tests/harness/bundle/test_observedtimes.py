@@ -10,7 +10,7 @@ from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam.engine.grouping.groupings import WindowedElement
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.task.bundles import BundleResult
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.harness.batch.batchstage import BoundedStage
@@ -88,7 +88,7 @@ def test_task_observes_its_own_times_alone(kind: str, finished: bool) -> None:
     def observed(shard: Shard, came: list[tuple[bytes, WindowedElement]], finish: bool = True) -> BundleResult:
         parts = shard.stage.parts
         parts.processor.begin_task(_ListOutbox(), 0, shard.sides.writer, shard.sides)
-        runner = StreamingRunner(parts, MemoryView(), Placed(StageFlow("it", (), ("main",)), NUMBER, 0))
+        runner = StreamingRunner(parts, MemoryView(), StagePlacement(StageFlow("it", (), ("main",)), NUMBER, 0))
         for key, element in came:
             runner.process(key, [element])
         result = runner.finish() if finish else BundleResult()

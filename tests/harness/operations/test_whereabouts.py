@@ -48,7 +48,7 @@ def test_sample_counts_only_within_same_transform(note: Whereabouts, memory: byt
 
 def test_exit_code_keeps_memory(note: Whereabouts, memory: bytearray) -> None:
     note.sample("Parse", 123)
-    note.leave("Write", -7)
+    note.record_exit("Write", -7)
     assert (found(memory).left, found(memory).code, found(memory).memory) == ("Write", -7, 123)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport
 from arcbeam.engine.rows.keyspace import Kind
@@ -226,7 +226,7 @@ class Shard:
         outbox, task = _ListOutbox(), BundleReport(stage=self.of.id, shard=0)
         processor = self.stage.parts.processor
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
-        spec = self.stage.spec(Placed(StageFlow("it", (), ("main",)), NUMBER, 0))
+        spec = self.stage.spec(StagePlacement(StageFlow("it", (), ("main",)), NUMBER, 0))
         task_clock = TaskClock(
             micro_batch.now, lambda: Timestamp(micro_batch.now + micro_batch.takes - micro_batch.late), running=int
         )

@@ -15,9 +15,9 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.commitlog import CommitLog, Committed
-from arcbeam.store.log.endnote import EndNote, leave_note, note_of
+from arcbeam.store.log.endnote import EndNote, note_of, record_end
 from arcbeam.store.log.inspection import inspect
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from arcbeam.store.log.savepoints import change_stopped, pinned
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written
@@ -27,12 +27,12 @@ from tests.store.samples import opened, read_head, version
 
 ENDS = {"suspended": CommitMode.SUSPENDED, "done": CommitMode.DONE, "drained": CommitMode.DRAINED}
 REQUESTS = {
-    "savepoint": Asked.SAVEPOINT,
-    "suspend": Asked.SUSPEND,
-    "drain": Asked.DRAIN,
-    "cancel": Asked.CANCEL,
-    "delete savepoint": Asked.DELETE,
-    "rename savepoint": Asked.RENAME,
+    "savepoint": RequestKind.SAVEPOINT,
+    "suspend": RequestKind.SUSPEND,
+    "drain": RequestKind.DRAIN,
+    "cancel": RequestKind.CANCEL,
+    "delete savepoint": RequestKind.DELETE,
+    "rename savepoint": RequestKind.RENAME,
 }
 
 
@@ -62,9 +62,9 @@ def put_into(folder: Path, state: str) -> DurableBlobs:
     elif state == "draining":
         micro_batch(log, cache, mode=CommitMode.DRAINING)
     elif state in ("failed", "cancelled"):
-        leave_note(blobs, EndNote(log.epoch, state.upper()))
+        record_end(blobs, EndNote(log.epoch, state.upper()))
     elif state.startswith("asked"):
-        requests.ask(blobs, Asked.SUSPEND if "suspend" in state else Asked.SAVEPOINT, "other", Timestamp(1))
+        requests.ask(blobs, RequestKind.SUSPEND if "suspend" in state else RequestKind.SAVEPOINT, "other", Timestamp(1))
     return blobs
 
 
@@ -78,18 +78,22 @@ def ask(blobs: DurableBlobs, request: str, folder: Path) -> None:
         return
     what = REQUESTS[request]
     name, new = "wanted", ""
-    if what is Asked.CANCEL:
+    if what is RequestKind.CANCEL:
         name = ""
-    elif what in (Asked.DELETE, Asked.RENAME):
-        name, new = "safe", "safer" if what is Asked.RENAME else ""
+    elif what in (RequestKind.DELETE, RequestKind.RENAME):
+        name, new = "safe", "safer" if what is RequestKind.RENAME else ""
     head = read_head(blobs)
     assert head is not None
-    if what in (Asked.DELETE, Asked.RENAME) and head.mode in ENDS.values():
-        wish = deletion(name) if what is Asked.DELETE else renaming(name, new)
+    if what in (RequestKind.DELETE, RequestKind.RENAME) and head.mode in ENDS.values():
+        wish = deletion(name) if what is RequestKind.DELETE else renaming(name, new)
         change_stopped(blobs, wish, Timestamp(100))
     else:
         requests.ask(
-            blobs, what, "" if what is Asked.CANCEL else name, Timestamp(2), new if what is Asked.RENAME else ""
+            blobs,
+            what,
+            "" if what is RequestKind.CANCEL else name,
+            Timestamp(2),
+            new if what is RequestKind.RENAME else "",
         )
 
 

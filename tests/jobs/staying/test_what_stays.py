@@ -15,7 +15,7 @@ from arcbeam.jobs import lifecycle
 from arcbeam.jobs.execution import FileKind, JobEvents, JobState, MetricsNow, StagedFile, Submission
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.registry import Registry
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from tests.jobs.fakes import WAIT
 from tests.jobs.staying.tables import cells_for
 
@@ -88,19 +88,19 @@ class Executor:
             home.rmdir()
         return ends
 
-    def ask(self, what: Asked, savepoint: str = "") -> str:
+    def ask(self, what: RequestKind, savepoint: str = "") -> str:
         if (
             not self._begun
-            or (self._runs.stop_at is JobState.DRAINING and what is Asked.SUSPEND)
-            or (self._suspends and what is Asked.DRAIN)
+            or (self._runs.stop_at is JobState.DRAINING and what is RequestKind.SUSPEND)
+            or (self._suspends and what is RequestKind.DRAIN)
             or self.is_suspended()
             or self._runs.stubborn
         ):
             raise RequestRefusedError("the request cannot succeed")
-        if what is Asked.SUSPEND and self._runs.slow:
+        if what is RequestKind.SUSPEND and self._runs.slow:
             self._suspends, self._wish = True, JobState.STOPPED
-        elif what in (Asked.SUSPEND, Asked.DRAIN):
-            self._end(JobState.STOPPED if what is Asked.SUSPEND else JobState.DRAINED)
+        elif what in (RequestKind.SUSPEND, RequestKind.DRAIN):
+            self._end(JobState.STOPPED if what is RequestKind.SUSPEND else JobState.DRAINED)
         return ""
 
     def commit(self) -> None:
@@ -227,7 +227,7 @@ def put_into(server: Server, state: str) -> str:
             runs.slow = True
             server.begun(id, JobState.RUNNING)
             run = runs.made
-            server.jobs.ask(id, Asked.SUSPEND)
+            server.jobs.ask(id, RequestKind.SUSPEND)
             if state != "suspending":
                 run.commit()
         case "cancelling":
@@ -255,14 +255,14 @@ def ask(server: Server, id: str, request: str, monkeypatch: pytest.MonkeyPatch) 
         case "run":
             server.begun(id, JobState.RUNNING)
         case "savepoint":
-            jobs.ask(id, Asked.SAVEPOINT, "safe")
+            jobs.ask(id, RequestKind.SAVEPOINT, "safe")
             if server.runs.slow:
                 suspended(server, id)
         case "suspend":
-            jobs.ask(id, Asked.SUSPEND)
+            jobs.ask(id, RequestKind.SUSPEND)
             suspended(server, id)
         case "drain":
-            jobs.ask(id, Asked.DRAIN)
+            jobs.ask(id, RequestKind.DRAIN)
             server.wait(id, lambda states: states[-1] in (JobState.DRAINED, JobState.DONE))
         case "cancel":
             server.runs.stubborn = False

@@ -10,12 +10,12 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.observers import Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.manifest.values import Manifest, OutputWatermark, StageWatermarks
+from simulator.judging.firing import MicroBatchRun
 from simulator.judging.observing import Observations
-from simulator.judging.punctual import MicroBatchRun
 from simulator.judging.records import Broken, Out
 from simulator.scenario.kinds import MAIN, Event, Pass, Shared, Source
 from simulator.scenario.plans import Pipeline, Stage
-from tests.simulator.judging.test_wishes import manifest
+from tests.simulator.judging.test_requests import manifest
 
 NOW = 1000
 

@@ -34,7 +34,7 @@ from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.options import ArcbeamOptions
 from arcbeam.spark.streaming import streamingjob
 from arcbeam.spark.streaming.cluster import may_go_better
-from arcbeam.spark.streaming.leveltask import Given, LevelReport, LevelTask
+from arcbeam.spark.streaming.leveltask import LevelInput, LevelReport, LevelTask
 from arcbeam.spark.streaming.rows import ORDER, SCHEMA, reports_in
 from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.spark.tasks.openstages import open_stages
@@ -100,7 +100,9 @@ class InProcess(Cluster):
         rows: list[dict[str, Any]] = []
         for level in range(first, len(physical.layout.tasks)):
             stages = {placed.name for placed in physical.layout.at(level)}
-            task = LevelTask(self._job.location, level, Given(order.of_level(level, stages, physical.sides_of[level])))
+            task = LevelTask(
+                self._job.location, level, LevelInput(order.of_level(level, stages, physical.sides_of[level]))
+            )
             rows.sort(key=lambda row: tuple(row[name] for name in ORDER))
             came = pa.RecordBatch.from_pylist(rows, SCHEMA)
             rows = [row for batch in task(iter([came])) for row in batch.to_pylist()]

@@ -15,7 +15,7 @@ from arcbeam.model.files import FileKind, Shard, ShardFile
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming import dataframes
 from arcbeam.spark.streaming.dataframes import MicroBatchFrames
-from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob, property_of
+from arcbeam.spark.streaming.leveltask import LevelInput, LevelTask, StreamingJob, property_of
 from arcbeam.spark.tasks.jobproperties import encoded
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.streaming.assignment import TaskAssignment
@@ -40,7 +40,7 @@ def test_plan_is_reused_unless_data_is_large(spark: SparkSession, tmp_path: Path
         own = replace(order, epoch=2).of_level(
             level, {placed.name for placed in job.physical.layout.at(level)}, job.physical.sides_of[level]
         )
-        assert said(property_of(level)) == encoded(Given(own, confirmed))
+        assert said(property_of(level)) == encoded(LevelInput(own, confirmed))
     # A name that does not compress.
     large = replace(order, shards=(Shard(1, 0, (replace(FILE, name=random.Random(1).randbytes(1 << 18).hex()),)),))
     assert not frames.of(large, confirmed).sameSemantics(one)
@@ -74,7 +74,7 @@ def test_upper_levels_micro_batch_has_their_tasks(spark: SparkSession, tmp_path:
         exchanges.append(text.count("Repartition"))
         for level in range(3):
             own = order.of_level(level, {placed.name for placed in physical.layout.at(level)}, physical.sides_of[level])
-            assert said(property_of(level)) == (encoded(Given(own, confirmed)) if level >= first else None)
+            assert said(property_of(level)) == (encoded(LevelInput(own, confirmed)) if level >= first else None)
     assert exchanges == [2, 1, 0, 1, 2]
 
 
@@ -82,9 +82,9 @@ def test_large_micro_batch_has_order_per_level(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     physical = at()
-    given: list[tuple[int, Given | None]] = []
+    given: list[tuple[int, LevelInput | None]] = []
 
-    def noted(location: JobLocation, level: int, own: Given | None) -> LevelTask:
+    def noted(location: JobLocation, level: int, own: LevelInput | None) -> LevelTask:
         given.append((level, own))
         return LevelTask(location, level, own)
 
@@ -100,7 +100,7 @@ def test_large_micro_batch_has_order_per_level(
         levels = [(level, {each.name for each in physical.layout.at(level)}) for level in range(first, 3)]
         assert all(one != other for (_, one), (_, other) in pairwise(given))
         assert given == [
-            (level, Given(order.of_level(level, names, physical.sides_of[level]), ())) for level, names in levels
+            (level, LevelInput(order.of_level(level, names, physical.sides_of[level]), ())) for level, names in levels
         ]
 
 

@@ -11,14 +11,23 @@ import pytest
 
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.model.rows import Row
-from arcbeam.spark.streaming.rows import ORDER, SCHEMA, ExchangeRow, LevelRows, Received, Sent, packing, reports_in
+from arcbeam.spark.streaming.rows import (
+    ORDER,
+    SCHEMA,
+    ExchangeRow,
+    LevelRows,
+    Received,
+    TaskOutput,
+    packing,
+    reports_in,
+)
 from arcbeam.spark.tasks.packing import Packer, unpacked
 from arcbeam.spark.tasks.rowqueue import batches_of
 from tests.streaming.test_physicalplan import at
 
 
-def sent(rows: list[ExchangeRow], level: int = 0) -> Sent:
-    return Sent(at(), level, rows.append)
+def sent(rows: list[ExchangeRow], level: int = 0) -> TaskOutput:
+    return TaskOutput(at(), level, rows.append)
 
 
 def exchanged(rows: list[ExchangeRow], task: int) -> Iterator[pa.RecordBatch]:

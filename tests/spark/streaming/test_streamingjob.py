@@ -13,9 +13,9 @@ from arcbeam.model.plan import Plan
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.store.jobtemp.location import JobLocation
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from arcbeam.streaming.assignment import TaskAssignment
-from arcbeam.streaming.driver.requests import RequestDesk, Ticket
+from arcbeam.streaming.driver.requests import PendingRequest, RequestQueue
 from arcbeam.streaming.interfaces import JobListener
 from tests.harness.streaming.test_counters import report, values
 from tests.streaming.driver.test_driver import World
@@ -25,12 +25,12 @@ class Listener(JobListener):
     """Records a run; `heard` has each state, and whether the request was answered before it."""
 
     def __init__(self) -> None:
-        self.ticket: Ticket | None = None
+        self.pending: PendingRequest | None = None
         self.heard: list[tuple[str, bool]] = []
 
     def turned(self, state: str) -> None:
-        assert self.ticket is not None
-        self.heard.append((state, self.ticket.heard.is_set()))
+        assert self.pending is not None
+        self.heard.append((state, self.pending.heard.is_set()))
 
 
 class Run(World):
@@ -46,9 +46,9 @@ class Run(World):
         self.listener = Listener()
         location = JobLocation(str(folder))
         self.job = StreamRun(Plan("job", (), (), bounded=False), None, Settings(), "job", location, None, self.listener)  # type: ignore[arg-type]
-        self.desk = RequestDesk(self, self)
-        self.desk.opened(self.blobs, self.log.head)
-        self.job._desk, self.job._log, self.job._machine = self.desk, self.log, self.driver.machine
+        self.requests = RequestQueue(self, self)
+        self.requests.opened(self.blobs, self.log.head)
+        self.job._requests, self.job._log, self.job._machine = self.requests, self.log, self.driver.machine
         self.refused: set[int] = set()
         self.over: list[bool] = []
 
@@ -73,9 +73,9 @@ class Run(World):
 def test_drain_request_is_answered_when_job_is_draining(tmp_path: Path) -> None:
     world = Run(tmp_path, "more", "more")
     world.driver.handle(world.todo.pop(0))
-    world.listener.ticket = world.desk.ask(Asked.DRAIN, "last")
+    world.listener.pending = world.requests.ask(RequestKind.DRAIN, "last")
     world.play()
-    assert world.listener.ticket.heard.is_set()
+    assert world.listener.pending.heard.is_set()
     assert world.listener.heard == [("DRAINING", False)]
 
 
@@ -87,7 +87,7 @@ def test_suspension_does_not_commit_refused_runs_counters(tmp_path: Path) -> Non
     world.refused = {2}
     while world.todo:
         world.driver.handle(world.todo.pop(0))
-    world.desk.ask(Asked.SUSPEND, "pause")
+    world.requests.ask(RequestKind.SUSPEND, "pause")
     world.play()
     assert world.driver.end is not None
     assert (world.driver.end.state, world.log.head.micro_batch) == (EndState.STOPPED, 2)
@@ -103,7 +103,7 @@ def test_copies_stay_on_hosts_if_job_may_resume(tmp_path: Path, kept: bool, susp
     world.job.kept = kept
     world.driver.handle(world.todo.pop(0))
     if suspended:
-        world.desk.ask(Asked.SUSPEND, "pause")
+        world.requests.ask(RequestKind.SUSPEND, "pause")
     world.play()
     assert world.driver.end is not None
     assert world.driver.end.state is (EndState.STOPPED if suspended else EndState.DONE)

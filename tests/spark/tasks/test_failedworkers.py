@@ -15,7 +15,7 @@ from arcbeam.model.plan import Stage
 from arcbeam.model.rows import Row
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming import leveltask
-from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob, error_stage
+from arcbeam.spark.streaming.leveltask import LevelInput, LevelTask, StreamingJob, error_stage
 from arcbeam.spark.tasks import failure
 from arcbeam.spark.tasks.openstages import open_stages
 from arcbeam.spark.tasks.task import StageTask, arrow
@@ -86,5 +86,5 @@ def test_retry_of_level_closes_all_stages(
     order = TaskAssignment(plan(1, 1), 1, store, (), ())
     failure.record(location, error_stage(order.plan), BUG)
     with pytest.raises(failure.TaskFailedError, match="a bug"):
-        list(LevelTask(location, 0, Given(order))(iter(())))
+        list(LevelTask(location, 0, LevelInput(order))(iter(())))
     assert closed == ["a", "b"]

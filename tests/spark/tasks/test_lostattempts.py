@@ -10,7 +10,7 @@ import pytest
 
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.harness.operations.whereabouts import SIZE, Whereabouts, place_of
-from arcbeam.spark.tasks.lostattempts import TaskRun, earlier, leave, warnings
+from arcbeam.spark.tasks.lostattempts import TaskRun, earlier, record_failure, warnings
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.streaming.status.tries import on_host
 
@@ -26,7 +26,7 @@ def location(tmp_path: Path) -> JobLocation:
 
 def lose(location: JobLocation, of: TaskRun, *numbers: int) -> None:
     for number in numbers:
-        leave(location, of, number, SdkWorkerLostError(f"lost {number}\nits last lines"))
+        record_failure(location, of, number, SdkWorkerLostError(f"lost {number}\nits last lines"))
 
 
 def test_first_attempt_reads_nothing(location: JobLocation) -> None:
@@ -39,7 +39,7 @@ def test_reasons_are_kept_in_order(location: JobLocation) -> None:
 
 
 def test_long_reason_is_shortened(location: JobLocation) -> None:
-    leave(location, TASK, 0, RuntimeError("x" * 1_500))
+    record_failure(location, TASK, 0, RuntimeError("x" * 1_500))
     assert earlier(location, TASK, 1) == (on_host(HERE, "x" * 1_000),)
 
 

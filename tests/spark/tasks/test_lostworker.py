@@ -14,7 +14,7 @@ import pytest
 from arcbeam.errors import WorkerLostError
 from arcbeam.harness.operations.whereabouts import SIZE, Whereabouts, place_of, read
 from arcbeam.spark.tasks import failure, lostworker
-from arcbeam.spark.tasks.blackbox import _Recorder
+from arcbeam.spark.tasks.crashlog import _Recorder
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.jobtemp.jobblobs import RemoteBlobs
 from arcbeam.store.jobtemp.location import JobLocation
@@ -90,7 +90,7 @@ def test_stack_names_signal_without_exit_note(location: JobLocation) -> None:
 
 
 def test_worker_of_this_host_without_exit_is_described(location: JobLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arcbeam.spark.tasks.blackbox._EXIT_SECONDS", 0.0)
+    monkeypatch.setattr("arcbeam.spark.tasks.crashlog._EXIT_SECONDS", 0.0)
     location.put_bytes("boxes/a-2-1", note("Parse", 23, host=socket.gethostname()))
     assert (described(location).step, described(location).how) == ("Parse", "")
 
@@ -125,7 +125,7 @@ class LateBlobs(FolderBlobs):
 def test_driver_waits_for_exit_of_worker_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, looks: int, how: str
 ) -> None:
-    monkeypatch.setattr("arcbeam.spark.tasks.blackbox._EXIT_SECONDS", 60.0)
+    monkeypatch.setattr("arcbeam.spark.tasks.crashlog._EXIT_SECONDS", 60.0)
     blobs = LateBlobs(tmp_path / "job")
     location = JobLocation("test://job", blobs=RemoteBlobs(blobs, tmp_path / "cache" / "job"))
     location.put_bytes("boxes/a-2-1", note("Parse", 23, host=host or socket.gethostname()))
@@ -148,7 +148,7 @@ def test_notes_for_remote_location_go_with_copies(tmp_path: Path) -> None:
 
 _TWO_TASKS = """
 import sys, threading
-from arcbeam.spark.tasks.blackbox import recorder
+from arcbeam.spark.tasks.crashlog import recorder
 from arcbeam.store.jobtemp.location import JobLocation
 for attempt in (22, 23):
     recorder.begin(JobLocation(sys.argv[1]), attempt, "Parse", careful=False)
@@ -169,7 +169,7 @@ def test_tasks_of_a_worker_share_its_notes(tmp_path: Path) -> None:
 
 _SAMPLED_TASK = """
 import sys, threading
-from arcbeam.spark.tasks.blackbox import recorder
+from arcbeam.spark.tasks.crashlog import recorder
 from arcbeam.store.jobtemp.location import JobLocation
 samples = threading.Semaphore(0)
 def step(frame):

@@ -21,10 +21,10 @@ from arcbeam.io import attempt
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming import leveltask
-from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob
+from arcbeam.spark.streaming.leveltask import LevelInput, LevelTask, StreamingJob
 from arcbeam.spark.streaming.pace import machine_settings
 from arcbeam.spark.tasks import task as tasks
-from arcbeam.spark.tasks.blackbox import recorder
+from arcbeam.spark.tasks.crashlog import recorder
 from arcbeam.spark.tasks.openstages import open_stages
 from arcbeam.spark.tasks.task import StageTask
 from arcbeam.store.blobs.backends import open_blobs
@@ -116,6 +116,6 @@ def test_retry_of_level_notes_exact_transform(
     location, order = first_micro_batch(tmp_path, Settings(quick_tasks=False))
     begin_attempt(monkeypatch, leveltask, number)
     order = replace(order, plan=replace(order.plan, attempt=run))
-    list(LevelTask(location, 0, Given(order))(iter(())))
+    list(LevelTask(location, 0, LevelInput(order))(iter(())))
     open_stages.close_job("job")
     assert noted(tmp_path / "notes") == [(1, (0, 0), careful)]

@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import UserCodeError
 from arcbeam.spark.tasks import workerlog
-from arcbeam.spark.tasks.lostattempts import LeftLines, leave_lines
+from arcbeam.spark.tasks.lostattempts import LeftLines, record_lines
 from arcbeam.spark.tasks.workerlog import TaskFilter, TaskLines, task_lines
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.jobtemp.location import JobLocation
@@ -99,17 +99,17 @@ def test_failed_attempts_leave_their_lines_once(location: JobLocation, running: 
     assert list(left.new()) == []
     for text in ("first", "second"):
         task_lines.handle(record(text))
-        leave_lines(location, "1-0", "host:7")
+        record_lines(location, "1-0", "host:7")
         ((stage, worker, lines),) = left.new()
         assert (stage, worker, [line.text for line in lines]) == ("read", "host:7", [f"shop: {text}"])
         assert list(left.new()) == []
-    leave_lines(location, "1-0", "host:7")
+    record_lines(location, "1-0", "host:7")
     assert len(location.list()) == 1, "as many files as tasks, and none without lines"
 
 
 def test_ended_job_gets_no_file(tmp_path: Path, running: list[str]) -> None:
     task_lines.handle(record("too late"))
-    leave_lines(JobLocation(str(tmp_path / "removed")), "1-0", "host:7")
+    record_lines(JobLocation(str(tmp_path / "removed")), "1-0", "host:7")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from arcbeam.store.blobs import hostcopies
-from arcbeam.store.blobs.hostcopies import IN_USE, hold, leave, sweep
+from arcbeam.store.blobs.hostcopies import IN_USE, hold, release, sweep
 
 pytestmark = pytest.mark.contract("STORE-11")
 
@@ -20,7 +20,7 @@ def test_old_folder_in_use_stays(tmp_path: Path) -> None:
     hold(folder)
     os.utime(folder / IN_USE, (0, 0))
     assert sweep(tmp_path, 0) == []
-    leave(folder)
+    release(folder)
     assert sweep(tmp_path, 0) == [folder]
 
 
@@ -47,7 +47,7 @@ def test_removed_folder_is_held_again(tmp_path: Path) -> None:
     folder.rmdir()
     hold(folder)
     assert sweep(tmp_path, 0) == []
-    leave(folder)
+    release(folder)
 
 
 def test_child_of_a_fork_does_not_hold_it(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_child_of_a_fork_does_not_hold_it(tmp_path: Path) -> None:
         os._exit(len(hostcopies._in_use._held))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert sweep(tmp_path, 0) == []
-    leave(tmp_path / "a")
+    release(tmp_path / "a")
 
 
 def test_folder_of_an_earlier_version_is_as_old_as_its_files(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.log.drivernote import DriverNote, driver_note_of, leave_driver_note
+from arcbeam.store.log.drivernote import DriverNote, driver_note_of, record_driver
 from arcbeam.store.manifest.names import DRIVER_NOTE
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.streaming.jobs import opened
@@ -22,14 +22,14 @@ def test_note_of_the_heads_driver_is_read_back() -> None:
     blobs = MemoryBlobs()
     head = opened(blobs).head
     assert driver_note_of(blobs, head) is None
-    leave_driver_note(blobs, _NOTE)
+    record_driver(blobs, _NOTE)
     assert driver_note_of(blobs, head) == _NOTE
 
 
 def test_stale_driver_note_is_ignored() -> None:
     blobs = MemoryBlobs()
     head = opened(blobs).head
-    leave_driver_note(blobs, _NOTE)
+    record_driver(blobs, _NOTE)
     assert driver_note_of(blobs, opened(blobs).head) is None
     assert driver_note_of(blobs, replace(head, mode=CommitMode.DONE)) is None
 
@@ -45,7 +45,7 @@ def test_malformed_driver_note_is_ignored(data: bytes) -> None:
 def test_long_texts_are_cut() -> None:
     blobs = MemoryBlobs()
     head = opened(blobs).head
-    leave_driver_note(blobs, replace(_NOTE, doing="x" * 10_000))
+    record_driver(blobs, replace(_NOTE, doing="x" * 10_000))
     found = driver_note_of(blobs, head)
     assert found is not None
     assert len(found.doing) == 500

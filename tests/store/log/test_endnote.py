@@ -9,7 +9,7 @@ import pytest
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.log.endnote import EndNote, leave_note, note_of
+from arcbeam.store.log.endnote import EndNote, note_of, record_end
 from arcbeam.store.manifest.names import ENDED_NOTE
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import opened
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.contract("END-04")
 def test_end_note_counts_for_its_driver_only(blobs: DurableBlobs) -> None:
     log = opened(blobs)
     assert note_of(blobs, log.head) is None
-    leave_note(blobs, EndNote(log.epoch, "CANCELLED"))
+    record_end(blobs, EndNote(log.epoch, "CANCELLED"))
     assert note_of(blobs, log.head) == EndNote(1, "CANCELLED")
-    leave_note(blobs, EndNote(log.epoch, "FAILED", "x" * 10_000))
+    record_end(blobs, EndNote(log.epoch, "FAILED", "x" * 10_000))
     found = note_of(blobs, log.head)
     assert found is not None
     assert len(found.why) < 3_000
@@ -33,7 +33,7 @@ def test_end_note_counts_for_its_driver_only(blobs: DurableBlobs) -> None:
 @pytest.mark.parametrize("mode", [CommitMode.DONE, CommitMode.DRAINED, CommitMode.SUSPENDED])
 def test_commit_overrides_end_note(memory: DurableBlobs, mode: CommitMode) -> None:
     log = opened(memory)
-    leave_note(memory, EndNote(log.epoch, "FAILED", "publishing"))
+    record_end(memory, EndNote(log.epoch, "FAILED", "publishing"))
     log.propose(replace(log.draft(Timestamp(1)), mode=mode))
     assert note_of(memory, log.head) is None
 

@@ -17,7 +17,7 @@ from arcbeam.store.log.historyfile import (
     decode,
     encode,
     history_in,
-    leave_history,
+    record_history,
 )
 from arcbeam.store.manifest.names import DETAILS, HISTORY, PLAN, TASKS
 from arcbeam.testing.blobs import MemoryBlobs
@@ -39,7 +39,7 @@ def test_format_is_that_of_the_golden_file() -> None:
 def test_history_is_read_back() -> None:
     blobs = MemoryBlobs()
     assert history_in(blobs) == StoredHistory()
-    leave_history(blobs, _HISTORY)
+    record_history(blobs, _HISTORY)
     assert history_in(blobs) == _HISTORY
 
 
@@ -70,7 +70,7 @@ def test_format_of_plan_is_that_of_the_golden_file() -> None:
 def test_tasks_are_read_back_and_no_plan() -> None:
     blobs = MemoryBlobs()
     assert planfile.tasks_in(blobs) is None
-    planfile.leave_tasks(blobs, _PLAN)
+    planfile.record_tasks(blobs, _PLAN)
     assert planfile.tasks_in(blobs) == _PLAN
     blobs.put(TASKS, planfile.encode(_PLAN))
     assert planfile.tasks_in(blobs) is None
@@ -80,7 +80,7 @@ def test_tasks_are_read_back_and_no_plan() -> None:
 def test_details_are_read_back_and_no_tasks() -> None:
     blobs = MemoryBlobs()
     assert planfile.details_in(blobs) is None
-    planfile.leave_details(blobs, _PLAN)
+    planfile.record_details(blobs, _PLAN)
     assert planfile.details_in(blobs) == _PLAN
     blobs.put(DETAILS, planfile.encode(_PLAN, TASKS))
     assert planfile.details_in(blobs) is None
@@ -90,8 +90,8 @@ def test_details_are_read_back_and_no_tasks() -> None:
 def test_plan_is_read_back_and_replaced() -> None:
     blobs = MemoryBlobs()
     assert planfile.plan_in(blobs) is None
-    planfile.leave_plan(blobs, {"name": "before"})
-    planfile.leave_plan(blobs, _PLAN)
+    planfile.record_plan(blobs, {"name": "before"})
+    planfile.record_plan(blobs, _PLAN)
     assert planfile.plan_in(blobs) == _PLAN
 
 

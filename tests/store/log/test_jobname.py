@@ -13,7 +13,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.jobname import job_in, job_label, kept_name, resume_command
-from arcbeam.store.log.requests import Asked, ask
+from arcbeam.store.log.requests import RequestKind, ask
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden.texts import check_message
@@ -73,7 +73,7 @@ def test_refused_request_names_the_job() -> None:
     log = named(blobs, "orders")
     log.propose(log.draft(Timestamp(1), mode=CommitMode.SUSPENDED))
     with pytest.raises(RequestRefusedError) as caught:
-        ask(blobs, Asked.DRAIN, "last", Timestamp(2))
+        ask(blobs, RequestKind.DRAIN, "last", Timestamp(2))
     check_message("drain-refused-of-a-named-job", str(caught.value))
 
 

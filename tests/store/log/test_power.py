@@ -17,7 +17,7 @@ from arcbeam.store.log import jobgraphs, requests
 from arcbeam.store.log.chain import read_newest
 from arcbeam.store.log.commitlog import Committed
 from arcbeam.store.log.inspection import inspect
-from arcbeam.store.log.requests import Answer, Asked, Said
+from arcbeam.store.log.requests import Answer, AnswerKind, RequestKind
 from arcbeam.store.log.savepoints import pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.jobgraphfile import JobGraph
@@ -98,10 +98,10 @@ def scenario(folder: Path, scratch: Path, recording: Recording) -> None:
     """Run two drivers, with a kept and a deleted savepoint, requests, merged files, sweeps, and a suspension."""
     run = Run(folder, scratch / "one", recording)
     run.micro_batch()
-    asked = requests.ask(run.blobs, Asked.SAVEPOINT, "safe", Timestamp(1))
+    asked = requests.ask(run.blobs, RequestKind.SAVEPOINT, "safe", Timestamp(1))
     recording.note(("asked", asked.id))
     run.micro_batch(name="safe")
-    requests.answer(run.blobs, asked.id, Answer(Said.DONE, "", run.log.head.micro_batch))
+    requests.answer(run.blobs, asked.id, Answer(AnswerKind.DONE, "", run.log.head.micro_batch))
     recording.note(("answered", asked.id))
     run.sweep()
     run.micro_batch(name="gone")

@@ -15,7 +15,7 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log import requests
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.jobname import has_job_graph
-from arcbeam.store.log.requests import Answer, Asked, Said
+from arcbeam.store.log.requests import Answer, AnswerKind, RequestKind
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import opened
@@ -27,19 +27,19 @@ pytestmark = pytest.mark.contract("STORE-05")
 def test_request_stays_until_settled(blobs: DurableBlobs) -> None:
     log = opened(blobs)
     assert requests.waiting(blobs) == []
-    later = requests.ask(blobs, Asked.CANCEL, "", Timestamp(10_000_000))
-    first = requests.ask(blobs, Asked.SAVEPOINT, "safe", Timestamp(9_000_000))
+    later = requests.ask(blobs, RequestKind.CANCEL, "", Timestamp(10_000_000))
+    first = requests.ask(blobs, RequestKind.SAVEPOINT, "safe", Timestamp(9_000_000))
     assert requests.waiting(blobs) == [first.id, later.id], "in the order of time"
     assert requests.read(blobs, first.id) == first
     assert (first.micro_batch, first.epoch) == (log.head.micro_batch, log.epoch)
     assert requests.answer_to(blobs, first) is None
-    for said in (Answer(Said.TAKEN, "at it"), Answer(Said.TAKEN, "at it")):
+    for said in (Answer(AnswerKind.TAKEN, "at it"), Answer(AnswerKind.TAKEN, "at it")):
         requests.answer(blobs, first.id, said)
         assert requests.answer_to(blobs, first) == said
     assert first.id in requests.waiting(blobs)
-    requests.answer(blobs, first.id, Answer(Said.DONE, "made", 7))
+    requests.answer(blobs, first.id, Answer(AnswerKind.DONE, "made", 7))
     assert requests.waiting(blobs) == [later.id]
-    assert requests.answer_to(blobs, first) == Answer(Said.DONE, "made", 7)
+    assert requests.answer_to(blobs, first) == Answer(AnswerKind.DONE, "made", 7)
     assert requests.answer_to(blobs, first) is None
     requests.withdraw(blobs, later)
     assert requests.read(blobs, later.id) is None
@@ -63,16 +63,16 @@ def test_name_is_changed_at_once_in_a_stopped_job_only(memory: DurableBlobs) -> 
 
 def test_impossible_request_is_refused(memory: DurableBlobs) -> None:
     with pytest.raises(StoreError, match="'memory://'"):
-        requests.ask(memory, Asked.DRAIN, "x", Timestamp(0))
+        requests.ask(memory, RequestKind.DRAIN, "x", Timestamp(0))
     log = opened(memory)
     log.propose(pinned(log.draft(Timestamp(1)), "taken"))
     with pytest.raises(RequestRefusedError, match=r"'taken' .* 1\n"):
-        requests.ask(memory, Asked.SAVEPOINT, "taken", Timestamp(0))
+        requests.ask(memory, RequestKind.SAVEPOINT, "taken", Timestamp(0))
     log.propose(replace(log.draft(Timestamp(2)), mode=CommitMode.SUSPENDED))
     with pytest.raises(RequestRefusedError, match="suspended at micro-batch 2"):
-        requests.ask(memory, Asked.CANCEL, "", Timestamp(0))
+        requests.ask(memory, RequestKind.CANCEL, "", Timestamp(0))
     opened(memory)
-    assert requests.ask(memory, Asked.CANCEL, "", Timestamp(0)).epoch == 2
+    assert requests.ask(memory, RequestKind.CANCEL, "", Timestamp(0)).epoch == 2
     assert len(requests.waiting(memory)) == 1
 
 
@@ -87,14 +87,14 @@ def test_remedies_name_how_the_job_is_resumed(memory: DurableBlobs, job_graph: s
     assert requests.unanswered_remedy(memory, "/my job").endswith(f"if not, resume the job: {how}")
     remedies = [
         requests.stopped_remedy(what, "/my job", ended=False, job_graph=bool(job_graph))
-        for what in (Asked.DRAIN, Asked.SUSPEND)
+        for what in (RequestKind.DRAIN, RequestKind.SUSPEND)
     ]
     assert remedies == [f"resume it first: {how}", f"to resume it: {how}"]
 
 
 def test_malformed_answer_is_an_error(memory: DurableBlobs) -> None:
     opened(memory)
-    request = requests.ask(memory, Asked.CANCEL, "", Timestamp(0))
+    request = requests.ask(memory, RequestKind.CANCEL, "", Timestamp(0))
     memory.put(f"answers/{request.id}", b"{}")
     with pytest.raises(StoreError, match="'answers/"):
         requests.answer_to(memory, request)

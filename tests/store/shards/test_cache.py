@@ -368,7 +368,7 @@ def test_long_unused_copies_are_removed(cache: HostCache, job: Host, tmp_path: P
     os.utime(folder / hostcopies.IN_USE, (0, 0))
     cache.sweep()
     assert folder.exists(), "this process uses them"
-    cache.leave("job")
+    cache.release("job")
     os.utime(folder / hostcopies.IN_USE)
     cache.sweep()
     assert folder.exists(), "they were used recently"

@@ -13,10 +13,10 @@ from arcbeam.engine.coordinator import Event
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
-from arcbeam.store.log.requests import Answer, Said
+from arcbeam.store.log.requests import Answer, AnswerKind
 from arcbeam.streaming.driver import controlrequests
 from arcbeam.streaming.driver.controlrequests import EventQueue, RequestWatch, WallClock
-from arcbeam.streaming.driver.requests import RequestDesk
+from arcbeam.streaming.driver.requests import RequestQueue
 from tests.store.samples import opened
 
 SECOND = 1_000_000_000
@@ -90,10 +90,10 @@ def test_long_running_driver_removes_old_answers(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(controlrequests, "_LOOKS_SECONDS", 0.001)
     monkeypatch.setattr(controlrequests, "_FORGETS_EVERY", 2)
     blobs, clock = FolderBlobs(tmp_path, sync=False), WallClock()
-    desk = RequestDesk(EventQueue(clock), clock)
-    desk.opened(blobs, opened(blobs).head)
+    queue = RequestQueue(EventQueue(clock), clock)
+    queue.opened(blobs, opened(blobs).head)
     blobs.put("requests/1-bad", b"no request")
-    with RequestWatch(desk, "job"):
+    with RequestWatch(queue, "job"):
         soon(lambda: not requests.waiting(blobs))
-        requests.answer(blobs, "0000000000000005-old", Answer(Said.DONE))
+        requests.answer(blobs, "0000000000000005-old", Answer(AnswerKind.DONE))
         soon(lambda: not list(blobs.list("answers")))

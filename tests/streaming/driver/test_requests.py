@@ -11,49 +11,48 @@ from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.log import requests as files
-from arcbeam.store.log.endnote import EndNote, note_of
-from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.store.log.requests import Answer, AnswerKind, Request, RequestKind
 from arcbeam.store.log.savepoints import named_now
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.driver.driver import JobDriver
-from arcbeam.streaming.driver.requests import RequestDesk
+from arcbeam.streaming.driver.requests import RequestQueue
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.engine.coordinator.script import SETTINGS
 from tests.golden import check_message
 from tests.streaming.driver.test_driver import World
-from tests.streaming.jobs import LAYOUT, opened
+from tests.streaming.jobs import LAYOUT
 
 NOW = Timestamp(1_000)
 RESUME = "resume it first: run its script again with its --checkpoint_dir"
 
 
 class Steered(World):
-    """A driver with a desk. `at` has the requests at each micro-batch: a name, and after a space a new one."""
+    """A driver with its requests. `at` has the requests at each micro-batch: a name, and after a space a new one."""
 
     def __init__(self, *reports: str, blobs: MemoryBlobs | None = None) -> None:
         super().__init__(*reports, blobs=blobs)
-        self.desk = RequestDesk(self, self)
-        self.desk.opened(self.blobs, self.log.head)
-        self.at: dict[int, list[tuple[Asked, str]]] = {}
+        self.requests = RequestQueue(self, self)
+        self.requests.opened(self.blobs, self.log.head)
+        self.at: dict[int, list[tuple[RequestKind, str]]] = {}
         self.asked: list[Request] = []
         self.fails = 0
         self.driver = JobDriver(JobMachine(LAYOUT, SETTINGS), self.commits, self, self, self, self, self)
 
     def play(self) -> list[str]:
         super().play()
-        self.desk.close(self.driver.end)
+        self.requests.close(self.driver.end)
         return self.story
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
         super().handled(event, commands)
-        self.desk.handled(event, commands, self.log.head)
+        self.requests.handled(event, commands, self.log.head)
 
     def run(self, order: TaskAssignment) -> None:
         micro_batch = order.plan.micro_batch
         for what, name in self.at.pop(micro_batch, []):
             name, _, new = name.partition(" ")
             self.asked.append(files.ask(self.blobs, what, name, Timestamp(NOW + len(self.asked)), new))
-        self.desk.look()
+        self.requests.look()
         if micro_batch == self.fails:
             self.put(MicroBatchFailed(Timestamp(0), micro_batch, order.plan.attempt, "user error", again=False))
         else:
@@ -70,10 +69,10 @@ class Steered(World):
 @pytest.mark.contract("STORE-05")
 def test_next_commit_makes_savepoint_and_answers() -> None:
     world = Steered("more", "more")
-    world.at = {2: [(Asked.SAVEPOINT, "here")]}
+    world.at = {2: [(RequestKind.SAVEPOINT, "here")]}
     world.play()
     assert world.pins == [("here", 2)]
-    assert world.answers() == [Answer(Said.DONE, "savepoint 'here' is micro-batch 2", 2)]
+    assert world.answers() == [Answer(AnswerKind.DONE, "savepoint 'here' is micro-batch 2", 2)]
     assert files.waiting(world.blobs) == []
     assert world.answers() == [None], "the last answer is read once"
 
@@ -82,19 +81,19 @@ def test_next_commit_makes_savepoint_and_answers() -> None:
 def test_next_commit_renames_and_deletes_savepoints_in_order() -> None:
     world = Steered("more", "more", "more", "more")
     world.at = {
-        1: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")],
-        2: [(Asked.RENAME, "a c"), (Asked.DELETE, "b")],
-        3: [(Asked.RENAME, "c a"), (Asked.RENAME, "c b")],
+        1: [(RequestKind.SAVEPOINT, "a"), (RequestKind.SAVEPOINT, "b")],
+        2: [(RequestKind.RENAME, "a c"), (RequestKind.DELETE, "b")],
+        3: [(RequestKind.RENAME, "c a"), (RequestKind.RENAME, "c b")],
     }
     world.play()
     assert world.pins == [("a", 1)]
     *made, renamed, deleted, back, late = world.answers()
-    assert [answer and answer.said for answer in made] == [Said.DONE] * 2
-    assert renamed == Answer(Said.DONE, "savepoint 'c' is micro-batch 1", 1)
-    assert deleted == Answer(Said.DONE, "savepoint 'b' does not exist any more", 2)
-    assert back == Answer(Said.DONE, "savepoint 'a' is micro-batch 1", 1)
+    assert [answer and answer.said for answer in made] == [AnswerKind.DONE] * 2
+    assert renamed == Answer(AnswerKind.DONE, "savepoint 'c' is micro-batch 1", 1)
+    assert deleted == Answer(AnswerKind.DONE, "savepoint 'b' does not exist any more", 2)
+    assert back == Answer(AnswerKind.DONE, "savepoint 'a' is micro-batch 1", 1)
     assert late is not None
-    assert late.said is Said.REFUSED
+    assert late.said is AnswerKind.REFUSED
     check_message("savepoint-not-renamed", late.text)
     assert "micro-batch 3 could not be named savepoint 'rename c b'" in " ".join(world.story)
 
@@ -103,46 +102,57 @@ def test_next_commit_renames_and_deletes_savepoints_in_order() -> None:
 def test_next_driver_answers_completed_rename() -> None:
     blobs = MemoryBlobs()
     world = Steered("more", "more", "more", blobs=blobs)
-    world.at = {1: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")], 2: [(Asked.RENAME, "a c"), (Asked.DELETE, "b")]}
+    world.at = {
+        1: [(RequestKind.SAVEPOINT, "a"), (RequestKind.SAVEPOINT, "b")],
+        2: [(RequestKind.RENAME, "a c"), (RequestKind.DELETE, "b")],
+    }
     while world.pins != [("c", 1)]:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
     following.asked = world.asked[2:]
     following.play()
-    assert [answer and answer.said for answer in following.answers()] == [Said.DONE] * 2
+    assert [answer and answer.said for answer in following.answers()] == [AnswerKind.DONE] * 2
     assert following.pins == [("c", 1)]
 
 
 @pytest.mark.contract("END-02", "STORE-05")
 def test_savepoint_with_name_of_drain_is_refused() -> None:
     world = Steered("more", "more", "more", "more")
-    world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [(Asked.DRAIN, "last")], 3: [(Asked.RENAME, "a last")]}
+    world.at = {
+        1: [(RequestKind.SAVEPOINT, "a")],
+        2: [(RequestKind.DRAIN, "last")],
+        3: [(RequestKind.RENAME, "a last")],
+    }
     world.play()
     *_, refused = world.answers()
     why = "the job is draining, and its last micro-batch will be savepoint 'last'; choose another name"
-    assert refused == Answer(Said.REFUSED, why)
+    assert refused == Answer(AnswerKind.REFUSED, why)
     assert [name for name, _ in world.pins] == ["a", "last"]
 
 
 @pytest.mark.contract("END-02", "STORE-05")
 def test_savepoint_and_drain_of_same_name_conflict() -> None:
-    rename, drain = (Asked.RENAME, "a last"), (Asked.DRAIN, "last")
+    rename, drain = (RequestKind.RENAME, "a last"), (RequestKind.DRAIN, "last")
     for first, second in ((rename, drain), (drain, rename)):
         world = Steered("more", "more", "more")
-        world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [first, second]}
+        world.at = {1: [(RequestKind.SAVEPOINT, "a")], 2: [first, second]}
         world.play()
-        assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.DONE, Said.REFUSED]
+        assert [answer and answer.said for answer in world.answers()] == [
+            AnswerKind.DONE,
+            AnswerKind.DONE,
+            AnswerKind.REFUSED,
+        ]
         assert [name for name, _ in world.pins] == (["last"] if first is rename else ["a", "last"])
         assert (world.driver.end == End(EndState.DRAINED)) == (first is drain)
 
 
 @pytest.mark.contract("END-02", "STORE-05")
 def test_deleted_name_is_free_for_drain() -> None:
-    for change in ((Asked.DELETE, "a"), (Asked.RENAME, "a b")):
+    for change in ((RequestKind.DELETE, "a"), (RequestKind.RENAME, "a b")):
         world = Steered("more", "more", "more", "more")
-        world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [change], 3: [(Asked.DRAIN, "a")]}
+        world.at = {1: [(RequestKind.SAVEPOINT, "a")], 2: [change], 3: [(RequestKind.DRAIN, "a")]}
         world.play()
-        assert [answer and answer.said for answer in world.answers()] == [Said.DONE] * 3
+        assert [answer and answer.said for answer in world.answers()] == [AnswerKind.DONE] * 3
         assert world.driver.end == End(EndState.DRAINED)
         assert world.log.head.pin("a")
 
@@ -150,45 +160,45 @@ def test_deleted_name_is_free_for_drain() -> None:
 @pytest.mark.parametrize("name", ["delete a", "rename a b"])
 def test_request_to_change_name_is_invalid_name(name: str) -> None:
     world = Steered("more", "more", "more")
-    world.at = {1: [(Asked.SAVEPOINT, "a")]}
+    world.at = {1: [(RequestKind.SAVEPOINT, "a")]}
     while not world.pins:
         world.driver.handle(world.todo.pop(0))
     with pytest.raises(RequestRefusedError, match=name):
-        files.ask(world.blobs, Asked.SAVEPOINT, name, NOW)
+        files.ask(world.blobs, RequestKind.SAVEPOINT, name, NOW)
     with pytest.raises(RequestRefusedError, match=name):
-        world.desk.ask(Asked.SAVEPOINT, name)
+        world.requests.ask(RequestKind.SAVEPOINT, name)
 
 
 def test_two_concurrent_requests_for_one_name() -> None:
     world = Steered("more", "more")
-    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b"), (Asked.SAVEPOINT, "a")]}
+    world.at = {2: [(RequestKind.SAVEPOINT, "a"), (RequestKind.SAVEPOINT, "b"), (RequestKind.SAVEPOINT, "a")]}
     world.play()
-    assert [answer and answer.said for answer in world.answers()] == [Said.DONE] * 3
+    assert [answer and answer.said for answer in world.answers()] == [AnswerKind.DONE] * 3
     assert world.pins == [("a", 2), ("b", 2)]
 
 
 def test_taken_or_invalid_name_is_refused_at_once() -> None:
     world = Steered("more", "more", "more")
-    world.at = {1: [(Asked.SAVEPOINT, "a")]}
+    world.at = {1: [(RequestKind.SAVEPOINT, "a")]}
     while not world.pins:
         world.driver.handle(world.todo.pop(0))
     with pytest.raises(RequestRefusedError, match="'a' exists already, of micro-batch 1"):
-        files.ask(world.blobs, Asked.DRAIN, "a", NOW)
+        files.ask(world.blobs, RequestKind.DRAIN, "a", NOW)
     with pytest.raises(RequestRefusedError, match="a/b"):
-        world.desk.ask(Asked.SUSPEND, "a/b")
+        world.requests.ask(RequestKind.SUSPEND, "a/b")
 
 
 @pytest.mark.contract("END-02")
 def test_drain_is_done_when_committed_and_blocks_suspension() -> None:
     world = Steered("more", "more", "more")
-    world.at = {2: [(Asked.DRAIN, "last"), (Asked.SUSPEND, "other"), (Asked.DRAIN, "another")]}
+    world.at = {2: [(RequestKind.DRAIN, "last"), (RequestKind.SUSPEND, "other"), (RequestKind.DRAIN, "another")]}
     world.play()
     done, *refused = world.answers()
     assert done is not None
-    assert (done.said, done.micro_batch) == (Said.DONE, 2)
+    assert (done.said, done.micro_batch) == (AnswerKind.DONE, 2)
     for answer, name in zip(refused, ("other", "another"), strict=True):
         assert answer is not None
-        assert answer.said is Said.REFUSED
+        assert answer.said is AnswerKind.REFUSED
         assert all(each in answer.text for each in ("'last'", f"'{name}'"))
     assert world.log.head.mode is CommitMode.DRAINED
     assert [name for name, _ in world.pins] == ["last"]
@@ -197,33 +207,33 @@ def test_drain_is_done_when_committed_and_blocks_suspension() -> None:
 @pytest.mark.contract("END-02")
 def test_repeated_drain_waits_for_commit() -> None:
     world = Steered("more", "more", "more")
-    assert world.desk.draining() is None
-    first = world.desk.ask(Asked.DRAIN, "last")
+    assert world.requests.draining() is None
+    first = world.requests.ask(RequestKind.DRAIN, "last")
     while world.driver.machine.mode is not Mode.DRAINING:
         world.driver.handle(world.todo.pop(0))
-    assert world.desk.draining() is first
+    assert world.requests.draining() is first
     assert not first.settled.is_set(), "it drains, but would not if its driver died now"
     while world.log.head.mode is not CommitMode.DRAINING:
         world.driver.handle(world.todo.pop(0))
     world.driver.handle(world.todo.pop(0))
-    again = world.desk.draining()
+    again = world.requests.draining()
     assert again is not None
     assert again.settled.is_set()
     world.play()
-    assert world.desk.draining() is None
+    assert world.requests.draining() is None
 
 
 @pytest.mark.contract("END-02", "STORE-04")
 def test_next_driver_continues_drain_to_same_savepoint() -> None:
     blobs = MemoryBlobs()
     world = Steered("more", "more", blobs=blobs)
-    world.at = {1: [(Asked.DRAIN, "last")]}
+    world.at = {1: [(RequestKind.DRAIN, "last")]}
     while world.log.head.mode is not CommitMode.DRAINING:
         world.driver.handle(world.todo.pop(0))
     following = Steered("more", "nothing left", blobs=blobs)
     following.asked = world.asked
-    following.at = {3: [(Asked.SUSPEND, "pause")]}
-    drains = following.desk.draining()
+    following.at = {3: [(RequestKind.SUSPEND, "pause")]}
+    drains = following.requests.draining()
     assert drains is not None
     assert drains.settled.is_set()
     following.play()
@@ -231,7 +241,7 @@ def test_next_driver_continues_drain_to_same_savepoint() -> None:
     assert (following.log.head.mode, [name for name, _ in following.pins]) == (CommitMode.DRAINED, ["last"])
     done, refused = following.answers()
     assert done is not None
-    assert done.said is Said.DONE, "the next driver answers the request to the dead one"
+    assert done.said is AnswerKind.DONE, "the next driver answers the request to the dead one"
     assert refused is not None
     assert "the job is draining already, to savepoint 'last'" in refused.text
 
@@ -239,85 +249,92 @@ def test_next_driver_continues_drain_to_same_savepoint() -> None:
 @pytest.mark.contract("END-02", "STORE-05")
 def test_name_of_drain_is_refused_for_savepoint() -> None:
     world = Steered("more", "more", "more")
-    world.at = {2: [(Asked.DRAIN, "last"), (Asked.SAVEPOINT, "last")], 3: [(Asked.SAVEPOINT, "last")]}
+    world.at = {2: [(RequestKind.DRAIN, "last"), (RequestKind.SAVEPOINT, "last")], 3: [(RequestKind.SAVEPOINT, "last")]}
     world.play()
-    assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.REFUSED, Said.REFUSED]
+    assert [answer and answer.said for answer in world.answers()] == [
+        AnswerKind.DONE,
+        AnswerKind.REFUSED,
+        AnswerKind.REFUSED,
+    ]
     assert world.pins == [("last", world.log.head.micro_batch)]
     world = Steered("more", "more")
-    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.DRAIN, "a")]}
+    world.at = {2: [(RequestKind.SAVEPOINT, "a"), (RequestKind.DRAIN, "a")]}
     world.play()
-    assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.REFUSED]
+    assert [answer and answer.said for answer in world.answers()] == [AnswerKind.DONE, AnswerKind.REFUSED]
     assert world.driver.end == End(EndState.DONE)
 
 
 @pytest.mark.contract("END-03")
 def test_suspended_job_has_savepoint_and_refuses_requests() -> None:
     world = Steered("more", "more", "more")
-    world.at = {2: [(Asked.SUSPEND, "pause")]}
+    world.at = {2: [(RequestKind.SUSPEND, "pause")]}
     world.play()
     assert world.driver.end == End(EndState.STOPPED)
     (answer,) = world.answers()
-    assert answer == Answer(Said.DONE, "savepoint 'pause' is micro-batch 2", 2)
+    assert answer == Answer(AnswerKind.DONE, "savepoint 'pause' is micro-batch 2", 2)
     with pytest.raises(RequestRefusedError, match="is suspended at micro-batch 2"):
-        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
-    for what in (Asked.CANCEL, Asked.DRAIN):
+        files.ask(world.blobs, RequestKind.DRAIN, "late", NOW)
+    for what in (RequestKind.CANCEL, RequestKind.DRAIN):
         with pytest.raises(RequestRefusedError) as caught:
-            world.desk.ask(what)
+            world.requests.ask(what)
         check_message(f"driver-refuses-{what}-suspended", str(caught.value), folder=str(world.blobs))
 
 
 @pytest.mark.contract("END-03")
 def test_signal_suspends_job_without_savepoint() -> None:
     world = Steered("more", "more", "more")
-    ticket = world.desk.ask(Asked.SUSPEND)
+    pending = world.requests.ask(RequestKind.SUSPEND)
     world.play()
     assert world.driver.end == End(EndState.STOPPED)
     assert world.log.head.mode is CommitMode.SUSPENDED
-    assert ticket.answer == Answer(Said.DONE, "the job is suspended with micro-batch 1", 1)
+    assert pending.answer == Answer(AnswerKind.DONE, "the job is suspended with micro-batch 1", 1)
     assert world.pins == []
 
 
 @pytest.mark.contract("END-02", "END-03")
 def test_drain_after_suspension_is_refused() -> None:
     world = Steered("more", "more", "more")
-    world.at = {2: [(Asked.SUSPEND, "pause"), (Asked.DRAIN, "last"), (Asked.SUSPEND, "other")]}
+    world.at = {2: [(RequestKind.SUSPEND, "pause"), (RequestKind.DRAIN, "last"), (RequestKind.SUSPEND, "other")]}
     world.play()
     done, *refused = world.answers()
-    assert done == Answer(Said.DONE, "savepoint 'pause' is micro-batch 2", 2)
+    assert done == Answer(AnswerKind.DONE, "savepoint 'pause' is micro-batch 2", 2)
     for answer, name in zip(refused, ("last", "other"), strict=True):
         assert answer is not None
-        assert answer.said is Said.REFUSED
+        assert answer.said is AnswerKind.REFUSED
         assert all(each in answer.text for each in ("'pause'", f"'{name}'"))
     assert world.driver.end == End(EndState.STOPPED)
     with pytest.raises(RequestRefusedError, match=r"is suspended at micro-batch 2\n.*resume it first"):
-        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
+        files.ask(world.blobs, RequestKind.DRAIN, "late", NOW)
 
 
 @pytest.mark.contract("END-02")
 def test_repeated_drain_with_other_name_is_refused() -> None:
     world = Steered("more", "more", "more")
-    first, second = named_now(Asked.DRAIN), named_now(Asked.DRAIN)
-    world.at = {1: [(Asked.DRAIN, first), (Asked.DRAIN, second)], 3: [(Asked.DRAIN, second), (Asked.DRAIN, "other")]}
+    first, second = named_now(RequestKind.DRAIN), named_now(RequestKind.DRAIN)
+    world.at = {
+        1: [(RequestKind.DRAIN, first), (RequestKind.DRAIN, second)],
+        3: [(RequestKind.DRAIN, second), (RequestKind.DRAIN, "other")],
+    }
     world.play()
     *drained, other = world.answers()
-    assert {answer and answer.said for answer in drained} == {Said.DONE}
+    assert {answer and answer.said for answer in drained} == {AnswerKind.DONE}
     assert other is not None
-    assert other.said is Said.REFUSED
+    assert other.said is AnswerKind.REFUSED
     assert [name for name, _ in world.pins] == [first]
 
 
 def test_request_to_finished_job_is_answered() -> None:
     world = Steered("nothing left")
-    world.at = {1: [(Asked.DRAIN, "a"), (Asked.SAVEPOINT, "b")]}
+    world.at = {1: [(RequestKind.DRAIN, "a"), (RequestKind.SAVEPOINT, "b")]}
     world.play()
     assert world.log.head.mode is CommitMode.DRAINED, "requests during the last micro-batch are in its commit"
     with pytest.raises(RequestRefusedError, match="is drained at micro-batch 1"):
-        files.ask(world.blobs, Asked.SAVEPOINT, "c", NOW)
+        files.ask(world.blobs, RequestKind.SAVEPOINT, "c", NOW)
 
 
 @pytest.mark.contract("STORE-04")
-@pytest.mark.parametrize("what", [Asked.SAVEPOINT, Asked.SUSPEND])
-def test_completed_request_of_dead_driver_is_not_repeated(what: Asked) -> None:
+@pytest.mark.parametrize("what", [RequestKind.SAVEPOINT, RequestKind.SUSPEND])
+def test_completed_request_of_dead_driver_is_not_repeated(what: RequestKind) -> None:
     blobs = MemoryBlobs()
     world = Steered("more", "more", blobs=blobs)
     world.at = {2: [(what, "here")]}
@@ -326,7 +343,7 @@ def test_completed_request_of_dead_driver_is_not_repeated(what: Asked) -> None:
     following = Steered("nothing left", blobs=blobs)
     following.asked = world.asked
     following.play()
-    assert following.answers() == [Answer(Said.DONE, "savepoint 'here' is micro-batch 2", 2)]
+    assert following.answers() == [Answer(AnswerKind.DONE, "savepoint 'here' is micro-batch 2", 2)]
     assert following.driver.end == End(EndState.DONE)
     assert following.pins == [("here", 2)]
 
@@ -335,7 +352,7 @@ def test_completed_request_of_dead_driver_is_not_repeated(what: Asked) -> None:
 def test_next_driver_handles_unsettled_request() -> None:
     blobs = MemoryBlobs()
     world = Steered("more", "more", blobs=blobs)
-    world.at = {2: [(Asked.DRAIN, "last"), (Asked.CANCEL, "")]}
+    world.at = {2: [(RequestKind.DRAIN, "last"), (RequestKind.CANCEL, "")]}
     while not world.asked:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
@@ -343,10 +360,10 @@ def test_next_driver_handles_unsettled_request() -> None:
     following.play()
     drained, cancelled = following.answers()
     assert drained is not None
-    assert drained.said is Said.DONE
+    assert drained.said is AnswerKind.DONE
     assert following.log.head.mode is CommitMode.DRAINED
     assert cancelled is not None
-    assert cancelled.said is Said.REFUSED
+    assert cancelled.said is AnswerKind.REFUSED
     check_message("cancel-refused-taken-over", cancelled.text)
 
 
@@ -354,7 +371,7 @@ def test_next_driver_handles_unsettled_request() -> None:
 def test_fenced_driver_leaves_requests_to_other_driver() -> None:
     blobs = MemoryBlobs()
     world = Steered("more", "more", blobs=blobs)
-    world.at = {2: [(Asked.SAVEPOINT, "here")]}
+    world.at = {2: [(RequestKind.SAVEPOINT, "here")]}
     while not world.asked:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
@@ -363,7 +380,7 @@ def test_fenced_driver_leaves_requests_to_other_driver() -> None:
     assert world.driver.end is not None
     assert world.driver.end.state is EndState.FAILED
     following.play()
-    assert [answer and answer.said for answer in following.answers()] == [Said.DONE]
+    assert [answer and answer.said for answer in following.answers()] == [AnswerKind.DONE]
 
 
 @pytest.mark.contract("STORE-03")
@@ -374,8 +391,8 @@ def test_idle_fenced_driver_leaves_requests() -> None:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
     world.play()
-    asked = files.ask(blobs, Asked.CANCEL, "", NOW)
-    world.desk.look()
+    asked = files.ask(blobs, RequestKind.CANCEL, "", NOW)
+    world.requests.look()
     assert files.waiting(blobs) == [asked.id]
     following.play()
 
@@ -384,117 +401,61 @@ def test_invalid_request_is_refused_and_withdrawn_one_ignored() -> None:
     world = Steered("more", "more")
     world.blobs.put("requests/1-bad", b'{"version": 1}')
     world.blobs.put("requests/2-new", b'{"version": 2}')
-    request = files.ask(world.blobs, Asked.SUSPEND, "no", NOW)
+    request = files.ask(world.blobs, RequestKind.SUSPEND, "no", NOW)
     files.withdraw(world.blobs, request)
     world.play()
     assert world.driver.end == End(EndState.DONE)
     for id, why in (("1-bad", "it is not a request"), ("2-new", "a request has format 2")):
-        answer = files.answer_to(world.blobs, Request(id, Asked.CANCEL, "", 0, 0))
+        answer = files.answer_to(world.blobs, Request(id, RequestKind.CANCEL, "", 0, 0))
         assert answer is not None
         assert why in answer.text
 
 
 def test_request_from_same_process_is_answered() -> None:
     world = Steered("more", "more")
-    ticket = world.desk.ask(Asked.DRAIN, "last")
+    pending = world.requests.ask(RequestKind.DRAIN, "last")
     world.play()
-    assert ticket.heard.is_set()
-    assert ticket.settled.is_set()
-    assert ticket.answer is not None
-    assert (ticket.answer.said, ticket.filed) == (Said.DONE, False)
+    assert pending.heard.is_set()
+    assert pending.settled.is_set()
+    assert pending.answer is not None
+    assert (pending.answer.said, pending.filed) == (AnswerKind.DONE, False)
     assert files.waiting(world.blobs) == []
 
 
 def test_request_before_takeover_is_handled_afterwards() -> None:
     blobs = MemoryBlobs()
     before = Steered("more", blobs=blobs)
-    before.at = {1: [(Asked.SAVEPOINT, "there")]}
+    before.at = {1: [(RequestKind.SAVEPOINT, "there")]}
     while not before.pins:
         before.driver.handle(before.todo.pop(0))
     world = Steered("more", "more", blobs=blobs)
-    world.desk = RequestDesk(world, world)
-    new, taken = world.desk.ask(Asked.SAVEPOINT, "new"), world.desk.ask(Asked.DRAIN, "there")
+    world.requests = RequestQueue(world, world)
+    new, taken = world.requests.ask(RequestKind.SAVEPOINT, "new"), world.requests.ask(RequestKind.DRAIN, "there")
     assert not new.heard.is_set()
-    world.desk.opened(world.blobs, world.log.head)
+    world.requests.opened(world.blobs, world.log.head)
     world.play()
     assert taken.answer is not None
     assert "'there' exists already" in taken.answer.text
     assert world.driver.end == End(EndState.DONE), "a refused request has no effect"
     assert new.answer is not None
-    assert new.answer.said is Said.DONE
+    assert new.answer.said is AnswerKind.DONE
 
 
 def test_driver_forgets_answered_requests() -> None:
     world = Steered("more", "more")
-    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")]}
+    world.at = {2: [(RequestKind.SAVEPOINT, "a"), (RequestKind.SAVEPOINT, "b")]}
     world.play()
-    assert [answer and answer.said for answer in world.answers()] == [Said.DONE] * 2
-    world.desk.look()
-    assert not world.desk._answered
-    assert not world.desk._tickets
+    assert [answer and answer.said for answer in world.answers()] == [AnswerKind.DONE] * 2
+    world.requests.look()
+    assert not world.requests._answered
+    assert not world.requests._requests
 
 
 def test_unread_answers_are_removed_after_a_day() -> None:
     world = Steered()
     day = 24 * 3600 * 1_000_000
     for at in (5, 5 + day):
-        files.answer(world.blobs, f"{at:016d}-x", Answer(Said.DONE))
+        files.answer(world.blobs, f"{at:016d}-x", Answer(AnswerKind.DONE))
     world.time = Timestamp(6 + day)
-    world.desk.forget_old()
+    world.requests.forget_old()
     assert [info.name for info in world.blobs.list("answers")] == [f"answers/{5 + day:016d}-x"]
-
-
-def test_cancelled_job_answers_and_leaves_note() -> None:
-    world = Steered("more", "more")
-    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.CANCEL, "")]}
-    world.play()
-    unmade, cancelled = world.answers()
-    assert unmade == Answer(Said.REFUSED, "it was cancelled at micro-batch 1", remedy=RESUME)
-    assert cancelled == Answer(Said.DONE, "the job is cancelled")
-    assert world.pins == []
-    assert note_of(world.blobs, world.log.head) == EndNote(1, "CANCELLED")
-
-
-def test_failed_job_leaves_note() -> None:
-    world = Steered("more")
-    world.at, world.fails = {2: [(Asked.SAVEPOINT, "a")]}, 2
-    world.play()
-    (answer,) = world.answers()
-    assert answer == Answer(Said.REFUSED, "it failed at micro-batch 1: user error", remedy=RESUME)
-    assert note_of(world.blobs, world.log.head) == EndNote(1, "FAILED", "user error")
-    with pytest.raises(RequestRefusedError, match=r"no driver is running it.* FAILED: user error\)\n.*resume it first"):
-        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
-    again = Steered("more", blobs=world.blobs)
-    assert note_of(again.blobs, again.log.head) is None, "a driver runs it"
-    again.play()
-    assert note_of(again.blobs, again.log.head) is None, "it is done"
-
-
-@pytest.mark.contract("END-03")
-def test_request_to_failing_job_names_its_end() -> None:
-    world = Steered("more")
-    world.fails = 2
-    while world.driver.machine.mode is not Mode.FAILING:
-        world.driver.handle(world.todo.pop(0))
-    ticket = world.desk.ask(Asked.SAVEPOINT, "late")
-    world.play()
-    assert ticket.answer == Answer(Said.REFUSED, "it failed at micro-batch 1: user error", remedy=RESUME)
-
-
-@pytest.mark.contract("STORE-03", "END-03")
-def test_request_to_fenced_driver_names_other_driver() -> None:
-    world = Steered("more", "more")
-    while world.log.head.micro_batch < 1:
-        world.driver.handle(world.todo.pop(0))
-    opened(world.blobs, driver="host-b:words-7")
-    world.play()
-    with pytest.raises(RequestRefusedError) as caught:
-        world.desk.ask(Asked.SUSPEND)
-    check_message("suspend-refused-by-fenced-driver", str(caught.value))
-
-
-def test_driver_that_could_not_begin_names_reason() -> None:
-    desk = RequestDesk(World(), World())
-    ticket = desk.ask(Asked.SAVEPOINT, "a")
-    desk.close(None, "no folder")
-    assert ticket.answer == Answer(Said.REFUSED, "no folder")

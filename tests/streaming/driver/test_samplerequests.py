@@ -11,11 +11,11 @@ import pytest
 from arcbeam.errors import ArcbeamError, JobFailedError, RequestRefusedError
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.log import requests as files
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from arcbeam.streaming.assignment import SampleOrder
-from arcbeam.streaming.driver.requests import RequestDesk
+from arcbeam.streaming.driver.requests import RequestQueue
 from arcbeam.streaming.driver.samplerequests import SampleRequests
-from arcbeam.streaming.status.samples import KEPT_SECONDS, MOST, leave_samples, remove_old_samples, sampled
+from arcbeam.streaming.status.samples import KEPT_SECONDS, MOST, record_samples, remove_old_samples, sampled
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import opened
 
@@ -26,15 +26,15 @@ SECOND = 1_000_000
 
 
 class Driver:
-    """The side of a driver: its desk, without a machine."""
+    """The side of a driver: its queue of requests, without a machine."""
 
     def __init__(self, stages: set[str] | None = STAGES) -> None:
         self.blobs = MemoryBlobs()
         self.log = opened(self.blobs)
         self.time = Timestamp(1_000 * SECOND)
         self.samples = SampleRequests(stages)
-        self.desk = RequestDesk(self, self, samples=self.samples)  # type: ignore[arg-type]
-        self.desk.opened(self.blobs, self.log.head)
+        self.requests = RequestQueue(self, self, samples=self.samples)  # type: ignore[arg-type]
+        self.requests.opened(self.blobs, self.log.head)
 
     def now(self) -> Timestamp:
         return self.time
@@ -43,7 +43,7 @@ class Driver:
         raise AssertionError(f"the machine does not learn of samples: {event}")
 
     def ask(self, stage: str = "Count") -> str:
-        return files.ask(self.blobs, Asked.SAMPLE, "", self.time, stage=stage).id
+        return files.ask(self.blobs, RequestKind.SAMPLE, "", self.time, stage=stage).id
 
     def ran(self, *sampled: str) -> None:
         self.samples.ran(sampled)
@@ -58,21 +58,21 @@ def test_request_is_carried_until_there_are_samples() -> None:
     driver = Driver()
     assert driver.samples.wanted() == ()
     id = driver.ask()
-    driver.desk.look()
+    driver.requests.look()
     order = SampleOrder(id, "Count")
     assert driver.samples.wanted() == (order,)
     driver.ran("Other")
     assert driver.samples.wanted() == (order,)
     driver.samples.ran(None)
     assert driver.samples.wanted() == (), "whether there are samples is not known yet"
-    driver.desk.look()
+    driver.requests.look()
     assert driver.samples.wanted() == (order,)
     assert files.waiting(driver.blobs) == [id]
-    leave_samples(driver.blobs, id, 0, 1, taken(1, 1))
-    driver.desk.look()
+    record_samples(driver.blobs, id, 0, 1, taken(1, 1))
+    driver.requests.look()
     assert files.waiting(driver.blobs) == [id], "other tasks still run"
     driver.ran("Count")
-    driver.desk.look()
+    driver.requests.look()
     assert files.waiting(driver.blobs) == []
     assert driver.samples.wanted() == ()
 
@@ -80,25 +80,25 @@ def test_request_is_carried_until_there_are_samples() -> None:
 def test_withdrawn_and_forgotten_requests_are_not_carried() -> None:
     driver = Driver()
     id = driver.ask()
-    driver.desk.look()
+    driver.requests.look()
     driver.blobs.delete(f"requests/{id}")
-    driver.desk.look()
+    driver.requests.look()
     assert driver.samples.wanted() == ()
     id = driver.ask()
-    driver.desk.look()
-    leave_samples(driver.blobs, id, 0, 0, taken(1, 0))
+    driver.requests.look()
+    record_samples(driver.blobs, id, 0, 0, taken(1, 0))
     driver.time = Timestamp(driver.time + round(KEPT_SECONDS * SECOND) + SECOND)
-    driver.desk.look()
+    driver.requests.look()
     assert driver.samples.wanted() == ()
     assert files.waiting(driver.blobs) == []
-    driver.desk.forget_old()
+    driver.requests.forget_old()
     assert not list(driver.blobs.list("samples"))
 
 
 def test_old_files_are_removed_and_new_ones_stay() -> None:
     blobs = MemoryBlobs()
-    leave_samples(blobs, f"{1:016d}-a", 0, 0, taken(1, 0))
-    leave_samples(blobs, f"{2_000 * SECOND:016d}-b", 0, 0, taken(1, 0))
+    record_samples(blobs, f"{1:016d}-a", 0, 0, taken(1, 0))
+    record_samples(blobs, f"{2_000 * SECOND:016d}-b", 0, 0, taken(1, 0))
     remove_old_samples(blobs, Timestamp(2_000 * SECOND))
     assert [info.name for info in blobs.list("samples")] == [f"samples/{2_000 * SECOND:016d}-b/0-0"]
 
@@ -112,7 +112,7 @@ def requested(driver: Driver, serve: Callable[[str], None], stage: str = "Count"
         while not ended.wait(0.02):
             driver.time = Timestamp(driver.time + 1)
             waiting = files.waiting(driver.blobs)
-            driver.desk.look()
+            driver.requests.look()
             if waiting and not served:
                 served = True
                 driver.samples.wanted()
@@ -133,7 +133,7 @@ def test_requester_gets_samples_of_all_tasks_and_leaves_no_file() -> None:
 
     def serve(id: str) -> None:
         for task in range(2):
-            leave_samples(driver.blobs, id, 0, task, taken(3, task))
+            record_samples(driver.blobs, id, 0, task, taken(3, task))
 
     (output,) = requested(driver, serve)
     assert output["output"] == "Count/Sum"
@@ -147,8 +147,8 @@ def test_requester_gets_the_element_of_a_failure() -> None:
     failure = {"transform": "Count/Sum", "error": "ValueError: no", "value": "7"}
 
     def serve(id: str) -> None:
-        leave_samples(driver.blobs, id, 0, 0, {"outputs": [], "failure": failure})
-        driver.desk.close(None, "user code has failed")
+        record_samples(driver.blobs, id, 0, 0, {"outputs": [], "failure": failure})
+        driver.requests.close(None, "user code has failed")
 
     assert requested(driver, serve) == [{"output": "Count/Sum", "failure": failure}]
 

@@ -164,7 +164,7 @@ def test_copies_on_hosts_follow(tmp_path: Path) -> None:
             view = cache.view(blobs, version(head, 1, shard))
             assert dict(view.scan(b"")) == wanted
             view.close()
-    cache.leave(head.job)
+    cache.release(head.job)
 
 
 def test_state_moves_to_another_level_and_number_of_shards_together(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Combined, Elements
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
@@ -99,7 +99,7 @@ class TextStage(TaskStage):
         self.story: list[str] = []
         self.sides: PublishedSides | None = None
 
-    def spec(self, placed: Placed) -> StageSpec:
+    def spec(self, placed: StagePlacement) -> StageSpec:
         return StageSpec(placed, decode=lambda window: GLOBAL_WINDOW)
 
     def begin(
@@ -120,7 +120,7 @@ class TextStage(TaskStage):
     def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
         raise AssertionError("there is no script")
 
-    def runner(self, view: StateView, placed: Placed) -> StageRunner:
+    def runner(self, view: StateView, placed: StagePlacement) -> StageRunner:
         kind: Any = Words if self.stage.uid == "the words" else Sums
         runner: StageRunner = kind(self, view, placed)
         return runner
@@ -169,7 +169,7 @@ class TextStage(TaskStage):
 class TextRunner:
     """A stage's user code in a shard."""
 
-    def __init__(self, stage: TextStage, view: StateView, placed: Placed) -> None:
+    def __init__(self, stage: TextStage, view: StateView, placed: StagePlacement) -> None:
         self.stage = stage
         self.bag = BagCell(Cells(view, placed.number), "came")
 

@@ -11,7 +11,7 @@ import pytest
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Combined, Elements
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.markers import InconsistentCutError, Marker
 from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.blocked import SideInputWindow
@@ -40,10 +40,10 @@ _MAIN = ("main",)
 _A, _B = Port("a", "main"), Port("b", "main")
 LAYOUT = Layout(
     (
-        Placed(StageFlow("a", (), _MAIN, 2), 1, 0),
-        Placed(StageFlow("b", (_A,), _MAIN, 2), 2, 1),
-        Placed(StageFlow("c", (_A,), _MAIN, 2), 3, 1),
-        Placed(StageFlow("d", (_A, _B), _MAIN, 2), 4, 2),
+        StagePlacement(StageFlow("a", (), _MAIN, 2), 1, 0),
+        StagePlacement(StageFlow("b", (_A,), _MAIN, 2), 2, 1),
+        StagePlacement(StageFlow("c", (_A,), _MAIN, 2), 3, 1),
+        StagePlacement(StageFlow("d", (_A, _B), _MAIN, 2), 4, 2),
     ),
     shards=2,
     tasks=(1, 1, 1),
@@ -108,7 +108,7 @@ class World:
     def sides(self) -> Iterable[SideData]:
         return self.sides_made
 
-    def tended(self) -> Mapping[int, bool]:
+    def sides_to_compact(self) -> Mapping[int, bool]:
         return {7: False, 9: True}
 
     # Side inputs, budget.

@@ -14,10 +14,10 @@ from arcbeam.engine.protocol.reports import StageReport, TaskReport
 from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.engine.watermarks.stages import Times, Watermarks
 
-Places = Mapping[tuple[str, int], StageReport]
+ShardReports = Mapping[tuple[str, int], StageReport]
 """Reports by stage and shard."""
 
-NO_PLACES: Final[Places] = {}
+NO_PLACES: Final[ShardReports] = {}
 
 
 def check(layout: Layout, reports: Sequence[TaskReport], first: int = 0) -> bytes:
@@ -58,7 +58,7 @@ def check(layout: Layout, reports: Sequence[TaskReport], first: int = 0) -> byte
     return known
 
 
-def placed(layout: Layout, reports: Sequence[TaskReport], before: Places) -> dict[tuple[str, int], StageReport]:
+def placed(layout: Layout, reports: Sequence[TaskReport], before: ShardReports) -> dict[tuple[str, int], StageReport]:
     """Return the reports by stage and shard.
 
     Args:
@@ -93,7 +93,7 @@ def placed(layout: Layout, reports: Sequence[TaskReport], before: Places) -> dic
     return places
 
 
-def watermarks(layout: Layout, places: Places, committed: Times) -> Watermarks:
+def watermarks(layout: Layout, places: ShardReports, committed: Times) -> Watermarks:
     """Return the watermarks that follow from the head's and the reports of all shards.
 
     Raises:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
-from arcbeam.engine.coordinator.consistentcut import Places
+from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.coordinator.scheduling import has_work
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.markers import NO_INPUT
 from arcbeam.engine.protocol.microbatchplan import Handover
 from arcbeam.engine.protocol.reports import Counts, StageReport, TaskReport
@@ -29,7 +29,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 def idle_levels(
     layout: Layout,
-    places: Places,
+    places: ShardReports,
     times: Times,
     published: Set[Port],
     now: Timestamp,
@@ -54,7 +54,7 @@ def idle_levels(
     return min(awake, default=len(layout.tasks) - 1)
 
 
-def idle_reports(layout: Layout, places: Places, levels: int) -> Iterator[TaskReport]:
+def idle_reports(layout: Layout, places: ShardReports, levels: int) -> Iterator[TaskReport]:
     """Yield the reports that tasks of the first levels would make if they ran: their last reports, without activity."""
     for level in range(levels):
         for task in range(layout.tasks[level]):
@@ -72,7 +72,7 @@ def _without_news(report: StageReport) -> StageReport:
     return replace(report, local=local, counts=Counts(), kept=NO_STATE)
 
 
-def _watches_inputs(placed: Placed, times: Times) -> bool:
+def _watches_inputs(placed: StagePlacement, times: Times) -> bool:
     """Return whether the stage notes since when the inputs of observers are idle. Other shards may move these."""
     if not placed.flow.observed:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arcbeam.engine.coordinator.commands import Propose
-from arcbeam.engine.coordinator.consistentcut import Places
+from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.engine.watermarks.clocks import Port
@@ -42,7 +42,7 @@ class Cut:
     plan: MicroBatchPlan
     reports: tuple[TaskReport, ...]
     digest: bytes
-    places: Places
+    places: ShardReports
     marks: Watermarks
     took: Duration
     prompt: bool

@@ -29,7 +29,7 @@ from arcbeam.engine.coordinator.commands import (
 from arcbeam.engine.coordinator.idling import idle_levels, idle_reports
 from arcbeam.engine.coordinator.inflight import Cut, Head
 from arcbeam.engine.coordinator.rebalancing import handovers, pieces
-from arcbeam.engine.coordinator.scheduling import Dump, Finished, Later, Never, Outlook, Ready, dump, look
+from arcbeam.engine.coordinator.scheduling import Dump, Finished, Outlook, Ready, Stuck, WakeAt, dump, look
 from arcbeam.engine.coordinator.settings import Settings
 from arcbeam.engine.coordinator.stalls import ProgressMark, moved
 from arcbeam.engine.coordinator.state import JobState, Mode, Phase
@@ -354,7 +354,7 @@ class JobMachine:
             case Ready(since):
                 in_turn = state.places is not None and not self._has_to_truncate()
                 self._run(head, prompt=in_turn and (since is None or since <= head.time))
-            case Later(moment):
+            case WakeAt(moment):
                 if state.savepoints and published:
                     committing.propose(state, head, None)
                 elif state.layout.scripted:
@@ -364,7 +364,7 @@ class JobMachine:
                     state.wait(moment)
             case Finished():
                 self._run(head, prompt=False, end=outlook)
-            case Never():
+            case Stuck():
                 ending.fail(
                     state,
                     "deadlock: work is left, but nothing can make it due. Report this as a bug of arcbeam, with:\n"

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from arcbeam.engine.coordinator.consistentcut import Places
+from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.microbatchplan import Handover
 from arcbeam.engine.protocol.reports import Restrictions, StageReport
 from arcbeam.engine.state.balancing import Sized, limit_of, rebalance
 
 
-def handovers(layout: Layout, places: Places) -> tuple[Handover, ...]:
+def handovers(layout: Layout, places: ShardReports) -> tuple[Handover, ...]:
     """Return the moves after which no task has much more than its share of a stage's restrictions, by their sizes.
 
     The balance is between tasks, not shards: a task runs its restrictions one after the other, in whichever shard.
@@ -48,7 +48,7 @@ def handovers(layout: Layout, places: Places) -> tuple[Handover, ...]:
     return tuple(moves)
 
 
-def pieces(layout: Layout, places: Places) -> dict[str, int]:
+def pieces(layout: Layout, places: ShardReports) -> dict[str, int]:
     """Return, for each stage with less ready work than tasks, into how many parts a checkpoint cuts a restriction. The
     parts are enough for each task, and fewer than for twice as many.
     """
@@ -61,7 +61,7 @@ def pieces(layout: Layout, places: Places) -> dict[str, int]:
     return wanted
 
 
-def _by_stage(places: Places) -> Mapping[str, Mapping[int, StageReport]]:
+def _by_stage(places: ShardReports) -> Mapping[str, Mapping[int, StageReport]]:
     stages: dict[str, dict[int, StageReport]] = {}
     for (stage, shard), report in places.items():
         stages.setdefault(stage, {})[shard] = report

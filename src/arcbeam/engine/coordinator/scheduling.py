@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from arcbeam.engine.coordinator.consistentcut import Places
+from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.reports import StageReport
 from arcbeam.engine.watermarks.clocks import Port, input_time, shown_time
@@ -44,7 +44,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class WakeAt:
     """There is no work before that moment."""
 
     due: Timestamp
@@ -63,16 +63,16 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Never:
+class Stuck:
     """Something waits, but nothing is due, and no event can end the wait."""
 
 
-Outlook = Ready | Later | Finished | Never
+Outlook = Ready | WakeAt | Finished | Stuck
 
 
 def look(
     layout: Layout,
-    places: Places,
+    places: ShardReports,
     times: Times,
     published: Set[Port],
     now: Timestamp,
@@ -99,7 +99,7 @@ def look(
 
 def _look(
     layout: Layout,
-    places: Places,
+    places: ShardReports,
     times: Times,
     published: Set[Port],
     now: Timestamp,
@@ -113,11 +113,11 @@ def _look(
         if report.next_due is not None:
             first = min(first, report.next_due)
     if first < MAX_TIMESTAMP:
-        return Ready(first) if due(now, first) else Later(first)
+        return Ready(first) if due(now, first) else WakeAt(first)
     complete = all(time == MAX_TIMESTAMP for each in (times.inputs, times.outputs) for time in each.values())
     # A timer at the end of time never fires.
     waiting = any(report.restrictions.live or report.waits for report in places.values())
-    return Finished(frozenset(unprepared)) if complete and not waiting else Never()
+    return Finished(frozenset(unprepared)) if complete and not waiting else Stuck()
 
 
 def has_work(
@@ -159,7 +159,7 @@ def _is_woken(
 
 
 def _preparing(
-    layout: Layout, places: Places, times: Times, published: Set[Port], unprepared: Set[str]
+    layout: Layout, places: ShardReports, times: Times, published: Set[Port], unprepared: Set[str]
 ) -> frozenset[str]:
     """Return the stages that prepare to shut down next, if nothing else keeps the job from its end. These are the
     stages without an unprepared stage upstream.
@@ -253,7 +253,7 @@ class Dump:
         return "\n".join(f"  - {stage}" for stage in self.stages)
 
 
-def dump(places: Places, marks: Watermarks) -> Dump:
+def dump(places: ShardReports, marks: Watermarks) -> Dump:
     """Return what each stage waits for, without stages that wait for nothing."""
     times = marks.times()
     waiting: list[Waiting] = []

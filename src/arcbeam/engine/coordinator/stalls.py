@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcbeam.engine.coordinator.consistentcut import Places
+from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import Duration
 
@@ -33,7 +33,7 @@ class ProgressMark:
     waiting: tuple[object, ...]
 
     @staticmethod
-    def of(places: Places, times: Times) -> ProgressMark:
+    def of(places: ShardReports, times: Times) -> ProgressMark:
         """Return the mark for reports and watermarks."""
         waiting = [
             # SUBTLE: a size that is NaN differs from itself, and so would always look like progress.
@@ -44,7 +44,7 @@ class ProgressMark:
         return ProgressMark(times, tuple(sorted(waiting)))
 
 
-def moved(places: Places) -> bool:
+def moved(places: ShardReports) -> bool:
     """Return whether any element was read or written in a micro-batch."""
     return any(
         report.counts.read or report.counts.written or report.counts.unblocked or report.counts.late

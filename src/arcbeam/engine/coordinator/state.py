@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from arcbeam.engine.coordinator.commands import Command, End, Propose, Publish, Resolve, Warn
-from arcbeam.engine.coordinator.consistentcut import Places
+from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.coordinator.inflight import Cut, Head, Proposal
 from arcbeam.engine.coordinator.scriptplace import AT_BEGINNING, ScriptPlace
 from arcbeam.engine.coordinator.settings import Settings
@@ -79,7 +79,7 @@ class JobState:
 
     # The reports of all shards in this driver's newest micro-batch, and the watermarks that follow from them. None
     # before the first. The watermarks are the head's.
-    places: Places | None = None
+    places: ShardReports | None = None
     marks: Watermarks | None = None
     # The side inputs that this micro-batch has added to.
     side: frozenset[Port] = frozenset()

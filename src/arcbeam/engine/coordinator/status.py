@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from arcbeam.engine.coordinator.consistentcut import Places
+from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.protocol.layout import Layout
 
 
-def news(layout: Layout, places: Places, reported: set[tuple[str, str]]) -> Iterator[str]:
+def news(layout: Layout, places: ShardReports, reported: set[tuple[str, str]]) -> Iterator[str]:
     """Yield new warnings about the restrictions of a micro-batch.
 
     Args:
@@ -22,7 +22,7 @@ def news(layout: Layout, places: Places, reported: set[tuple[str, str]]) -> Iter
     flows = {flow.name: flow for flow in layout.flows}
     for (stage, _), report in places.items():
         for output in report.restrictions.silent:
-            if None in flows[stage].ways(output) and _is_new(reported, stage, output):
+            if None in flows[stage].paths(output) and _is_new(reported, stage, output):
                 yield (
                     f"'{stage}' reports no watermark for {output!r}, which stays at the beginning of time until all "
                     f"its "

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from typing_extensions import override
 
-from arcbeam.engine.rows.lent import LENT_BYTES, Lent
+from arcbeam.engine.rows.storedpane import STORED_PANE_BYTES_MIN, StoredPane
 from arcbeam.errors import StateFormatError
 from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
@@ -44,7 +44,7 @@ class Contents(Protocol):
 
         Args:
             keep: whether the elements also count for the next pane.
-            lend: whether many elements may stay in the view; see `engine.rows.lent`.
+            lend: whether many elements may stay in the view; see `engine.rows.storedpane`.
         """
         ...
 
@@ -105,10 +105,10 @@ class Values:
 
     __slots__ = ("_chunks", "_rest", "lent")
 
-    def __init__(self, chunks: tuple[bytes, ...] | Lent, rest: Sequence[bytes] = ()) -> None:
+    def __init__(self, chunks: tuple[bytes, ...] | StoredPane, rest: Sequence[bytes] = ()) -> None:
         self._chunks = chunks
         self._rest = rest
-        self.lent = chunks if isinstance(chunks, Lent) else None
+        self.lent = chunks if isinstance(chunks, StoredPane) else None
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._chunks:
@@ -187,7 +187,7 @@ class Bag:
         self._tail = tail
         self._pending: list[bytes] = []
         # A pane that was taken and kept, whose reader may still read the entries.
-        self._lent: Lent | None = None
+        self._lent: StoredPane | None = None
         self._adopted: Iterable[bytes] | None = None
         self.address = address
         self.entries = entries
@@ -220,7 +220,7 @@ class Bag:
             if data := self._view.get(self._entry(self.address, n)):
                 chunks.append(data)
                 size += len(data)
-                if lend and size > LENT_BYTES:
+                if lend and size > STORED_PANE_BYTES_MIN:
                     return self._lend(size // (n + 1) * self.entries, keep)
         if keep:
             self._settle()
@@ -236,7 +236,7 @@ class Bag:
             self._settle()
         entries = _Entries(self._view, self._entry, self.address, self.entries)
         tail = tuple(value for values in _blocks(self._tail) for value in values)
-        lent = Lent(entries, size, b"", _nothing if keep else entries.remove)
+        lent = StoredPane(entries, size, b"", _nothing if keep else entries.remove)
         values = Values(lent, (*tail, *self._pending))
         if keep:
             self._lent = lent

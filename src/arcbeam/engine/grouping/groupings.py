@@ -283,7 +283,7 @@ class _Call(KeyWindows[Stored]):
         if domain is _EVENT:
             entry.requested = entry.requested._replace(event=None)
         else:
-            entry.requested = entry.requested._replace(alarm=None)
+            entry.requested = entry.requested._replace(next_timer=None)
 
     def adopt(self, window: Window, came: Iterable[bytes], count: int) -> None:
         """Open a new window with these elements."""
@@ -366,13 +366,15 @@ class _Call(KeyWindows[Stored]):
 
     def _request(self, window: Window, requested: Wakeups, wakeups: Wakeups) -> None:
         out, key = self.out, self._key
-        (hold, event, alarm), (old_hold, old_event, old_alarm) = wakeups, requested
+        (hold, event, next_timer), (old_hold, old_event, old_next_timer) = wakeups, requested
         if hold != old_hold:
             out.append(ClearHold(key, window) if hold is None else SetHold(key, window, hold))
         if event != old_event:
             out.append(ClearTimer(key, window, _EVENT) if event is None else SetTimer(key, window, _EVENT, event))
-        if alarm != old_alarm:
-            out.append(ClearTimer(key, window, _CLOCK) if alarm is None else SetTimer(key, window, _CLOCK, alarm))
+        if next_timer != old_next_timer:
+            out.append(
+                ClearTimer(key, window, _CLOCK) if next_timer is None else SetTimer(key, window, _CLOCK, next_timer)
+            )
 
 
 def by_window(elements: Iterable[WindowedElement]) -> dict[Window, Columns]:

@@ -21,7 +21,7 @@ from arcbeam.model.windows import Window
 
 Columns = tuple[Sequence[Any], Sequence[Timestamp]]
 """Values and timestamps."""
-Came = tuple[Any, Timestamp, Window]
+Arrival = tuple[Any, Timestamp, Window]
 """An element in one of its windows: value, timestamp, window."""
 _end = attrgetter("end")
 
@@ -88,7 +88,7 @@ class KeyWindows(Generic[C]):
             else:
                 self._open(window).add(values, times, clocks)
 
-    def add_merging(self, came: Sequence[Came]) -> None:
+    def add_merging(self, came: Sequence[Arrival]) -> None:
         """Add elements, in order of arrival; windows merge.
 
         Elements are added one by one, unless no trigger fires between them: panes do not depend on batching. Elements

@@ -45,12 +45,12 @@ class Wakeups(NamedTuple):
     Attributes:
         hold: the timestamp that the output watermark must not pass.
         event: the time of its next event timer.
-        alarm: the time of its next processing-time timer.
+        next_timer: the time of its next processing-time timer.
     """
 
     hold: Timestamp | None = None
     event: Timestamp | None = None
-    alarm: Timestamp | None = None
+    next_timer: Timestamp | None = None
 
 
 class Bounds(NamedTuple):
@@ -225,8 +225,12 @@ class OpenWindow(Generic[C]):
         elif expired and not record.closed and (record.fresh or rules.empty_last):
             self._emit(last=True)
         self.expired = expired
-        alarm = record.alarm
-        if alarm is not None and not expired and (clocks.now > alarm or (ticked and clocks.now == alarm)):
+        next_timer = record.next_timer
+        if (
+            next_timer is not None
+            and not expired
+            and (clocks.now > next_timer or (ticked and clocks.now == next_timer))
+        ):
             self._check_trigger(clocks, ticked=True)
 
     def wakeups(self) -> Wakeups:
@@ -244,7 +248,7 @@ class OpenWindow(Generic[C]):
             hold = self.end
         elif rules.empty_last:
             hold = self._expiry
-        return Wakeups(hold, self._expiry if record.passed else self.end, record.alarm)
+        return Wakeups(hold, self._expiry if record.passed else self.end, record.next_timer)
 
     def grow(self, window: Window, clocks: Clocks) -> None:
         """Grow into another window, which has had no panes yet."""
@@ -321,7 +325,7 @@ class OpenWindow(Generic[C]):
     def _rearm(self, clocks: Clocks, ticked: bool = False) -> None:
         record, at, machine = self.record, self._moment(clocks, ticked), self._machine()
         if self._rules.timed:
-            record.room, record.alarm = room_of(machine, at), machine.alarm(at)
+            record.room, record.next_timer = room_of(machine, at), machine.next_timer(at)
         else:
             record.room = max(1, machine.room(at))
 
@@ -378,7 +382,7 @@ class OpenWindow(Generic[C]):
     def _close(self) -> None:
         record = self.record
         record.closed, record.on_time, record.fresh, record.unseen = True, False, 0, 0
-        record.hold = record.alarm = None
+        record.hold = record.next_timer = None
         self.contents.clear()
 
     # Panes.

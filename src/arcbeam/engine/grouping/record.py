@@ -35,7 +35,7 @@ class Record:
         unseen: the number of those that the trigger has not seen.
         room: how many more may arrive before it has to see them.
         hold: the timestamp of the next pane, if an element decides on it.
-        alarm: the processing time at which to evaluate the trigger.
+        next_timer: the processing time at which to evaluate the trigger.
         index: the index of the next pane.
         nonspeculative: the same among panes that are not early.
         entries: see `engine.grouping.contents`.
@@ -51,7 +51,7 @@ class Record:
     fresh: int = 0
     unseen: int = 0
     hold: Timestamp | None = None
-    alarm: Timestamp | None = None
+    next_timer: Timestamp | None = None
     index: int = 0
     nonspeculative: int = 0
     entries: int = 0
@@ -65,7 +65,7 @@ class Record:
         Args:
             first_room: the room of a trigger in its first state.
         """
-        hold, alarm = self.hold, self.alarm
+        hold, next_timer = self.hold, self.next_timer
         flags = (
             (_CLOSED if self.closed else 0)
             | (_PASSED if self.passed else 0)
@@ -73,12 +73,12 @@ class Record:
             | (0 if hold is None else _HOLD)
         )
         fresh, unseen = self.fresh, self.unseen
-        idle = not self.index and alarm is None and not self.trigger and unseen == fresh
+        idle = not self.index and next_timer is None and not self.trigger and unseen == fresh
         if idle and not self.entries and self.room + unseen == first_room:
             return _SHORT.pack(VERSION, flags, fresh, hold or 0) + self.contents
-        flags |= _LONG | (0 if alarm is None else _ALARM)
+        flags |= _LONG | (0 if next_timer is None else _ALARM)
         head = _WHOLE.pack(
-            VERSION, flags, fresh, hold or 0, alarm or 0, self.room, unseen, self.index, self.nonspeculative,
+            VERSION, flags, fresh, hold or 0, next_timer or 0, self.room, unseen, self.index, self.nonspeculative,
             self.entries, len(self.trigger), len(self.address),
         )  # fmt: skip
         return b"".join((head, self.trigger, self.address, self.contents))
@@ -109,11 +109,11 @@ class Record:
         except (error, IndexError) as e:
             raise StateFormatError("the record of a window", "is cut off") from e
         hold = Timestamp(micros) if flags & _HOLD else None
-        alarm = Timestamp(due) if flags & _ALARM else None
+        next_timer = Timestamp(due) if flags & _ALARM else None
         address = _WHOLE.size + of_trigger
         contents = address + of_address
         return Record(
-            room, closed, passed, on_time, fresh, unseen, hold, alarm, index, nonspeculative, entries,
+            room, closed, passed, on_time, fresh, unseen, hold, next_timer, index, nonspeculative, entries,
             data[address:contents], data[_WHOLE.size : address], data[contents:],
         )  # fmt: skip
 

@@ -21,7 +21,7 @@ from itertools import chain
 from typing import Final
 
 from arcbeam.engine.rows.keyspace import after
-from arcbeam.engine.rows.lent import LENT_BYTES, Lent
+from arcbeam.engine.rows.storedpane import STORED_PANE_BYTES_MIN, StoredPane
 from arcbeam.errors import StateFormatError
 from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
@@ -229,7 +229,7 @@ class Merged:
         runs: the prefixes of each run's rows, in order of arrival.
         more: newer payloads, by key.
         many: counts the keys of the runs.
-        lends: whether a key's payloads are lent, if they are large (`engine.rows.lent`); until the next key is read.
+        lends: whether a key's large payloads are lent (`engine.rows.storedpane`), until the next key is read.
     """
 
     __slots__ = ("_heap", "_keys", "_lends", "_lent", "_many", "_more", "_readers")
@@ -244,7 +244,7 @@ class Merged:
         lends: bool = False,
     ) -> None:
         self._lends = lends
-        self._lent: Lent | None = None
+        self._lent: StoredPane | None = None
         self._more = more or {}
         self._many = many or Many()
         readers = [_Reader(view, start) for start in runs]
@@ -268,7 +268,7 @@ class Merged:
             stretches: list[_Stretch] = []
             while heap and heap[0][0] == key:
                 reader = readers[heap[0][1]]
-                if size > LENT_BYTES and self._lends:
+                if size > STORED_PANE_BYTES_MIN and self._lends:
                     stretches.append(reader.pass_over())
                 else:
                     payloads.append(reader.take())
@@ -297,13 +297,13 @@ class Merged:
         """Whether everything was read."""
         return not self._heap and not self._keys
 
-    def leave(self) -> dict[bytes, Iterable[bytes]]:
+    def stop_reading(self) -> dict[bytes, Iterable[bytes]]:
         """Stop reading: the rest stays. Return the rest of `more`, which is stored nowhere else."""
         if self._lent is not None:
             # SUBTLE: its reader has no next key, which would remove its rows. They would be read again.
             self._lent.release()
         for reader in self._readers:
-            reader.leave()
+            reader.stop_reading()
         return {key: self._more[key] for key in self._keys}
 
 
@@ -343,7 +343,7 @@ class _Stretch:
             self.view.delete(prefix + _NUMBER.pack(number))
 
 
-def _lent(payloads: list[bytes], stretches: list[_Stretch], newer: list[bytes]) -> Lent:
+def _lent(payloads: list[bytes], stretches: list[_Stretch], newer: list[bytes]) -> StoredPane:
     size = sum(map(len, payloads)) + sum(each.size for each in stretches) + sum(map(len, newer))
 
     def remove() -> None:
@@ -351,7 +351,7 @@ def _lent(payloads: list[bytes], stretches: list[_Stretch], newer: list[bytes]) 
             each.remove()
 
     last = newer[-1] if newer else stretches[-1].newest
-    return Lent(_Joined((payloads, *stretches, newer)), size, last, remove)
+    return StoredPane(_Joined((payloads, *stretches, newer)), size, last, remove)
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +399,7 @@ class _Reader:
         stop = _number_of(last) if self._row == last else _number_of(last) + 1
         return _Stretch(self._view, first, start, last, end, range(_number_of(first), stop), size, newest)
 
-    def leave(self) -> None:
+    def stop_reading(self) -> None:
         """Store the unread rest of the current row."""
         if self.key is not None and self._position:
             self._view.put(self._row, self._left[self._position :])

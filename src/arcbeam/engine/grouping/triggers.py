@@ -62,9 +62,11 @@ class Trigger(ABC):
         """Return whether it must see the next element when that arrives, because it counts time from it."""
         return any(part.eager() for part in self.active())
 
-    def alarm(self, at: Moment) -> Timestamp | None:
+    def next_timer(self, at: Moment) -> Timestamp | None:
         """Return the next processing time at which to evaluate it; None if the clock has no effect."""
-        return min((alarm for part in self.active() if (alarm := part.alarm(at)) is not None), default=None)
+        return min(
+            (next_timer for part in self.active() if (next_timer := part.next_timer(at)) is not None), default=None
+        )
 
     def finished(self) -> bool:
         """Return whether it has fired for the last time."""
@@ -225,7 +227,7 @@ class AfterTime(Trigger):
         return self.due is None
 
     @override
-    def alarm(self, at: Moment) -> Timestamp | None:
+    def next_timer(self, at: Moment) -> Timestamp | None:
         return self.due if self.due is not None and self.due > at.now else None
 
     @override
@@ -266,7 +268,7 @@ class AfterSynchronizedTime(AfterTime):
     __slots__ = ()
 
     @override
-    def alarm(self, at: Moment) -> Timestamp | None:
+    def next_timer(self, at: Moment) -> Timestamp | None:
         return None if self.due is None or self.ready(at) else self.due
 
     @override

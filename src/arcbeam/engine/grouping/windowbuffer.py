@@ -19,7 +19,7 @@ from arcbeam.engine.grouping.groupings import Together, WindowedElement, by_wind
 from arcbeam.engine.grouping.openwindow import Rules
 from arcbeam.engine.grouping.sortedruns import Many, Merged, SortedRuns
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, moment, part, time_of
-from arcbeam.engine.rows.lent import Lent
+from arcbeam.engine.rows.storedpane import StoredPane
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import NO_PANE, Window
@@ -75,8 +75,8 @@ class BufferedPane:
     def __init__(self, payloads: Iterable[bytes], unpack: Unpack) -> None:
         self._unpack = unpack
         self.behind: Sequence[bytes] = ()
-        self.lent: Lent | None = None
-        if isinstance(payloads, Lent) and not payloads.last.startswith(_BEHIND):
+        self.lent: StoredPane | None = None
+        if isinstance(payloads, StoredPane) and not payloads.last.startswith(_BEHIND):
             self.lent, self.parts, self.size = payloads, _LentParts(payloads), payloads.size
             return
         if isinstance(payloads, AsCame):
@@ -117,7 +117,7 @@ class _LentParts(Sequence[bytes | Values]):
 
     __slots__ = ("_lent",)
 
-    def __init__(self, lent: Lent) -> None:
+    def __init__(self, lent: StoredPane) -> None:
         self._lent = lent
 
     def __iter__(self) -> Iterator[bytes | Values]:
@@ -258,9 +258,9 @@ class Groups:
             yield key, BufferedPane(payloads, unpack)
         self._runs.clear()
 
-    def leave(self) -> bool:
+    def stop_reading(self) -> bool:
         """Stop reading: the rest stays in the state. Return whether there is any."""
-        rest = self._merged.leave()
+        rest = self._merged.stop_reading()
         if rest:
             self._runs.add(rest)
         elif self._merged.empty:

@@ -14,7 +14,7 @@ from arcbeam.model.timestamps import Timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class StagePlacement:
     """A stage and its place.
 
     Attributes:
@@ -53,7 +53,7 @@ class Layout:
             run.
     """
 
-    stages: tuple[Placed, ...]
+    stages: tuple[StagePlacement, ...]
     shards: int
     tasks: tuple[int, ...]
 
@@ -122,7 +122,7 @@ class Layout:
             if not observed.isdisjoint(stage.flow.inputs)
         }
 
-    def at(self, level: int) -> tuple[Placed, ...]:
+    def at(self, level: int) -> tuple[StagePlacement, ...]:
         """Return the stages of a level."""
         return tuple(stage for stage in self.stages if stage.level == level)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from arcbeam.engine.state.holdreport import Crowded
+from arcbeam.engine.state.restrictiontotals import TooManyRestrictions
 from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.model.commits import Committable
@@ -61,7 +61,7 @@ class Restrictions(QuickPickle):
     live: int = 0
     size: float = 0.0
     silent: tuple[str, ...] = ()
-    crowded: tuple[Crowded, ...] = ()
+    crowded: tuple[TooManyRestrictions, ...] = ()
     movable: tuple[Movable, ...] = ()
     ready: int = 0
 

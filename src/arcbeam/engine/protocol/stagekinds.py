@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.windowbuffer import Unpack
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.state.timers import EXPIRATION
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration, Timestamp
@@ -96,7 +96,7 @@ class StageSpec:
         prepares: its user code has `prepare_to_shutdown`.
     """
 
-    placed: Placed
+    placed: StagePlacement
     kind: StageKind = field(default_factory=Plain)
     decode: Decode | None = None
     stable: bool = False

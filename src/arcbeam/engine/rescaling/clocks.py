@@ -1,6 +1,6 @@
 """The input watermarks of new shards.
 
-Owns their rows, and those of floors and of arrivals in order of time. Must not know the rows of keys.
+Owns their rows, and those of key ranges and of arrivals in order of time. Must not know the rows of keys.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import gcd
 
 from arcbeam.engine.rescaling.sink import Put
 from arcbeam.engine.rows.keyspace import Kind, moment, prefix, time_of
-from arcbeam.engine.watermarks.floors import Floor, packed, unpacked
+from arcbeam.engine.watermarks.keyrangewatermarks import KeyRangeWatermark, packed, unpacked
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 
 
@@ -34,7 +34,7 @@ class RescaledClocks:
         self._had, self._shards, self._upstream, self._put = had, shards, upstream, put
         self._pending: defaultdict[int, set[int]] = defaultdict(set)
         self._times: defaultdict[int, dict[int, Timestamp]] = defaultdict(dict)
-        self._floors: defaultdict[int, list[Floor]] = defaultdict(list)
+        self._floors: defaultdict[int, list[KeyRangeWatermark]] = defaultdict(list)
         self._arrivals: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self._said: defaultdict[bytes, dict[int, bytes]] = defaultdict(dict)
 
@@ -77,7 +77,7 @@ class RescaledClocks:
                     self._put(shard, prefix(Kind.CLOCK, stage), moment(clock))
                 if stage not in stateful:
                     continue
-                floors = [Floor(self._had, source, time) for source, time in known.items()]
+                floors = [KeyRangeWatermark(self._had, source, time) for source, time in known.items()]
                 floors += (floor for floor in self._floors[stage] if floor.within(self._shards, shard))
                 if late := [floor for floor in floors if floor.time > clock]:
                     self._put(shard, prefix(Kind.FLOOR, stage), packed(late))

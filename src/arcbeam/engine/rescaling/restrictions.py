@@ -12,8 +12,8 @@ from typing import Final
 
 from arcbeam.engine.rescaling.sink import NewShard, Put
 from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, Kind, moment, name, part, prefix
-from arcbeam.engine.state.holdreport import HoldReport, HoldReportRow, outputs_of
 from arcbeam.engine.state.residuals import holder_of, restriction_of
+from arcbeam.engine.state.restrictiontotals import RestrictionTotals, RestrictionTotalsRow, outputs_of
 from arcbeam.model.rows import key_hash
 
 
@@ -28,7 +28,7 @@ class RescaledRestrictions:
     def __init__(self, shards: int, put: Put) -> None:
         self._shards, self._put = shards, put
         self._roots: Counter[tuple[int, int, str]] = Counter()
-        self._reports: defaultdict[tuple[int, int], HoldReport] = defaultdict(HoldReport)
+        self._reports: defaultdict[tuple[int, int], RestrictionTotals] = defaultdict(RestrictionTotals)
         # How many restrictions report which outputs, by stage and new shard.
         self._reporting: defaultdict[tuple[int, int], Counter[frozenset[str]]] = defaultdict(Counter)
         # The outputs of a stage; None if old shards do not agree.
@@ -67,7 +67,7 @@ class RescaledRestrictions:
             silent = {output: sum(many for known, many in counts if output not in known) for output in outputs}
             report.silent = {output: many for output, many in silent.items() if many}
             view, row = NewShard(self._put, shard), prefix(Kind.ROOT, stage)
-            HoldReportRow(view, row, outputs, lambda report=report: report).recount()  # type: ignore[misc]
+            RestrictionTotalsRow(view, row, outputs, lambda report=report: report).recount()  # type: ignore[misc]
 
 
 _AFTER_STAGE: Final = 3

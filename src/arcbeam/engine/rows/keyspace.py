@@ -31,7 +31,7 @@ rows of a (stage, user key, window) are adjacent: one range.
     SAID        output                                       the last watermark of an output, and since when
     GROUPING    …                                            a grouping's windows: laid out by `grouping`
     ARRIVALS    (nothing)                                    the number of elements that had to wait in order of time
-    FLOOR       (nothing)                                    later watermarks of keys from former shards (`floors`)
+    FLOOR       (nothing)                                    later watermarks of keys from former shards
 
 A *slot* is key, window, Section.TIMER, family, tag. An *owner* identifies an indexed row: the byte of its kind, and its
 key after the stage.

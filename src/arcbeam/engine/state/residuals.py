@@ -22,7 +22,7 @@ from typing import Final
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, after, moment, name, part, prefix, time_of
-from arcbeam.engine.state.holdreport import Crowded, HoldReport, HoldReportRow
+from arcbeam.engine.state.restrictiontotals import RestrictionTotals, RestrictionTotalsRow, TooManyRestrictions
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
@@ -122,8 +122,8 @@ class Residuals:
         self._holds = Holds(view, stage, Side.INPUT)
         self._running: dict[bytes, _Run] = {}
         # A root's name in a key is never empty, so this row does not belong to a root.
-        self._totals = HoldReportRow(view, self._roots, outputs, self._counted)
-        self._crowded: dict[str, Crowded] = {}
+        self._totals = RestrictionTotalsRow(view, self._roots, outputs, self._counted)
+        self._crowded: dict[str, TooManyRestrictions] = {}
 
     def adapt(self) -> None:
         """Adapt waiting restrictions to the stage's current outputs, if these have changed. Called before anything
@@ -322,11 +322,11 @@ class Residuals:
         """Return how many splits may be requested before a root has too many live restrictions."""
         return max(0, self._bound - self.live(root))
 
-    def crowded(self) -> tuple[Crowded, ...]:
+    def crowded(self) -> tuple[TooManyRestrictions, ...]:
         """Return the roots with too many live restrictions, among those that gained some in this micro-batch."""
         return tuple(self._crowded.values())
 
-    def totals(self) -> HoldReport:
+    def totals(self) -> RestrictionTotals:
         """Return the totals. Do not change them."""
         return self._totals.read()
 
@@ -335,9 +335,9 @@ class Residuals:
         due = self._view.scan(self._due.start, self._due.start + moment(Timestamp(now + 1)))
         return sum(1 for _ in islice(due, most))
 
-    def _counted(self) -> HoldReport:
+    def _counted(self) -> RestrictionTotals:
         """Count all restrictions; rows are only decoded if they lack a watermark."""
-        totals = HoldReport()
+        totals = RestrictionTotals()
         for row, value in self._view.scan(self._rows, after(self._rows)):
             _, _, size, _, reported = _HEADER.unpack_from(value)
             silent = restriction_of(row[3:], value).silent(self._outputs) if reported < len(self._outputs) else ()
@@ -415,7 +415,7 @@ class Residuals:
         else:
             self._view.delete(row)
         if live > self._bound:
-            self._crowded[root] = Crowded(root, live, self._bound)
+            self._crowded[root] = TooManyRestrictions(root, live, self._bound)
         else:
             self._crowded.pop(root, None)
 

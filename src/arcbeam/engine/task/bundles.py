@@ -180,11 +180,11 @@ class Runner(Protocol):
         """Store all effects of earlier `process` calls; return what these have not returned."""
         return NOTHING
 
-    def fire_together(self, lot: Sequence[Fired]) -> CallResult:
+    def fire_together(self, batch: Sequence[Fired]) -> CallResult:
         """Call the callbacks of timers and expirations, each of another key, in any order; `process` calls are settled.
 
         Args:
-            lot: at most `together` timers, which are no longer stored; the family of expirations is `EXPIRATION`.
+            batch: at most `together` timers, which are no longer stored; the family of expirations is `EXPIRATION`.
 
         Returns:
             The results of all.
@@ -224,10 +224,10 @@ class SideInputs(Protocol):
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
         """Return the side inputs that an element of that window reads."""
 
-    def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
+    def until(self, stage: str, batch: SideInputWindow) -> Timestamp:
         """Return the last moment of a side input's window: it is complete when its port's watermark has passed that."""
 
-    def exists(self, stage: str, lot: SideInputWindow) -> bool:
+    def exists(self, stage: str, batch: SideInputWindow) -> bool:
         """Return whether anything was written to it."""
 
 
@@ -245,7 +245,7 @@ class Exchange(Protocol):
         Called once for each, shards ascending, and stages of a shard in the layout's order.
         """
 
-    def comes(self, stage: str, shard: int) -> bool:
+    def has_input(self, stage: str, shard: int) -> bool:
         """Return whether there may be input of a stage in a shard. If not, `elements` need not be called."""
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:

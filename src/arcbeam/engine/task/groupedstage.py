@@ -214,7 +214,7 @@ class GroupedLogic(StageLogic):
             if waiting >= MOST_PANES or size >= MOST_BYTES or contents.lent is not None:
                 waiting = size = 0
                 self._emit()
-                if groups.stored and place.budget.exhausted() and groups.leave():
+                if groups.stored and place.budget.exhausted() and groups.stop_reading():
                     self._timers.set(_NO_KEY, self._ordered(window), WINDOW_END, end, end)
                     return False
         return True

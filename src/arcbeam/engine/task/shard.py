@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.markers import NO_INPUT, Marker, UpstreamWatermarks, gather
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport, TaskReport
@@ -81,7 +81,7 @@ class EngineTask:
             for placed in layout.at(self._level):
                 name = placed.name
                 upstream = plan.times.upstream_of(name, (gathered.times[port] for port in placed.flow.inputs))
-                rests = shard in empty and not exchange.comes(name, shard) and (name, shard) not in moves
+                rests = shard in empty and not exchange.has_input(name, shard) and (name, shard) not in moves
                 if rests and (local := resting.get(name)):
                     # As a run would report it. Most shards of a job with little data are idle.
                     reports.append(StageReport(name, shard, upstream, local))
@@ -125,7 +125,7 @@ class EngineTask:
             sum(closed.finalizations for closed in ends),
         )
 
-    def _resting(self, placed: Placed) -> Local | None:
+    def _resting(self, placed: StagePlacement) -> Local | None:
         """Return the times of a stage's shards that have neither state nor input; None: they may have work, too."""
         spec = self._specs[placed.name]
         if placed.scripted or placed.flow.observed or spec.prepares or placed.name in self._plan.preparing:
@@ -133,10 +133,10 @@ class EngineTask:
         return Local(None, {output: OutputTime() for output in placed.flow.outputs})
 
     @staticmethod
-    def _mark(times: dict[Port, Timestamp], placed: Placed, upstream: Timestamp, local: Local) -> None:
+    def _mark(times: dict[Port, Timestamp], placed: StagePlacement, upstream: Timestamp, local: Local) -> None:
         """Add a shard's outputs to the task's marker."""
         for port in placed.ports:
-            there = marker_time(placed.flow.ways(port.output), output_time(upstream, local, port.output))
+            there = marker_time(placed.flow.paths(port.output), output_time(upstream, local, port.output))
             times[port] = min(there, times.get(port, MAX_TIMESTAMP))
 
     def _waiting(self, shards: Shards, empty: Collection[int]) -> set[tuple[str, int]]:
@@ -148,10 +148,10 @@ class EngineTask:
             if shard not in empty and self._may_leave(placed, shards, shard)
         }
 
-    def _is_new(self, placed: Placed, shard: int, waiting: Collection[tuple[str, int]]) -> bool:
+    def _is_new(self, placed: StagePlacement, shard: int, waiting: Collection[tuple[str, int]]) -> bool:
         return isinstance(self._specs[placed.name].kind, Splittable) and (placed.name, shard) not in waiting
 
-    def _may_leave(self, placed: Placed, shards: Shards, shard: int) -> bool:
+    def _may_leave(self, placed: StagePlacement, shards: Shards, shard: int) -> bool:
         kind, view = self._specs[placed.name].kind, shards.view(shard)
         if isinstance(kind, Splittable):
             due = Residuals(view, placed.number, placed.flow.outputs).next_due()

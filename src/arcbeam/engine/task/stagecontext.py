@@ -11,7 +11,7 @@ from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Combined, Elements
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.state.keyqueue import Late
@@ -52,11 +52,11 @@ class StageContext:
         exchange: the destination of late data.
         budget: the remaining budget.
         tally: the counters.
-        floor: elements that arrive now are late by this watermark at least; see `engine.watermarks.floors`.
+        floor: elements that arrive now are late by this watermark at least; see `engine.watermarks.keyrangewatermarks`.
         abouts: what is known of the restrictions left in this micro-batch, by their hexadecimal ids.
     """
 
-    placed: Placed
+    placed: StagePlacement
     shard: int
     micro_batch: int
     now: Timestamp

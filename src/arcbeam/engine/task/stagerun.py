@@ -25,9 +25,9 @@ from arcbeam.engine.task.stagecontext import StageContext, StageLogic
 from arcbeam.engine.task.statefulstage import StatefulLogic
 from arcbeam.engine.watermarks.clocks import SCRIPT_SHARD, Local, Port
 from arcbeam.engine.watermarks.comparison import passed
-from arcbeam.engine.watermarks.floors import Floors
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.idleness import mark_idle
+from arcbeam.engine.watermarks.keyrangewatermarks import KeyRangeWatermarks
 from arcbeam.engine.watermarks.observed import Seen
 from arcbeam.model.script import AdvanceWatermark, ScriptOver
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
@@ -105,7 +105,7 @@ class StageRun:
             self._follow(plan)
         self._unblock()
         # SUBTLE: unblocked elements have no floor: they were timely when they were blocked.
-        floors = Floors(place.view, place.placed.number) if isinstance(self._spec.kind, Stateful) else None
+        floors = KeyRangeWatermarks(place.view, place.placed.number) if isinstance(self._spec.kind, Stateful) else None
         for key, elements in place.exchange.elements(place.placed.name, place.shard):
             if isinstance(elements, Combined):
                 place.tally.read += elements.elements

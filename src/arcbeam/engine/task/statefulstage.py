@@ -41,7 +41,7 @@ class StatefulLogic(StageLogic):
         self._kind = kind
         # In order of time, an element may precede what the timer before it sets.
         self._together = 1 if kind.in_order is not None else place.runner.together
-        self._in_lots = place.runner.together != 1
+        self._in_batches = place.runner.together != 1
         self._timers = Timers(place.view, number, kind.families)
         self._ordered = None if kind.in_order is None else SortedInput(place.view, number, kind.in_order)
         self._queue = KeyQueue(self._timers, self._ordered)
@@ -122,7 +122,7 @@ class StatefulLogic(StageLogic):
         return False
 
     def _settle(self) -> None:
-        if self._in_lots:
+        if self._in_batches:
             self._record(self._place.runner.settle(), None)
 
     @override
@@ -133,8 +133,8 @@ class StatefulLogic(StageLogic):
         while next is not None:
             if isinstance(next, Element):
                 self._process(next, watermark)
-            elif self._in_lots:
-                next = self._fire_lot(next, watermark)
+            elif self._in_batches:
+                next = self._fire_batch(next, watermark)
                 continue
             elif next.family == EXPIRATION:
                 self._expire(next)
@@ -222,42 +222,41 @@ class StatefulLogic(StageLogic):
             next = self._queue.next(watermark, self._now())
         self._following = next
 
-    def _fire_lot(self, first: Fired, watermark: Timestamp) -> Element | Fired | None:
+    def _fire_batch(self, first: Fired, watermark: Timestamp) -> Element | Fired | None:
         """Fire timers and expirations together, each of another key; return the next work, as `_next`.
 
-        SUBTLE: what a callback sets or clears decides which timer of its key is next. So a lot ends at a key that is in
-        it.
+        SUBTLE: what a callback sets or clears decides which timer of its key is next. So a batch ends at a key in it.
         """
-        lot: dict[bytes, Fired] = {}
+        batch: dict[bytes, Fired] = {}
         next: Element | Fired | None = first
-        while type(next) is Fired and next.key not in lot:
+        while type(next) is Fired and next.key not in batch:
             if next.family == EXPIRATION and (self._waits_for_clock(next) or not self._kind.at_expiration):
                 self._expire(next)
             else:
-                lot[next.key] = next
-                if len(lot) == self._together:
+                batch[next.key] = next
+                if len(batch) == self._together:
                     next = None
                     break
             next = self._next(watermark)
-        if not lot:
+        if not batch:
             return next
         if type(next) is Fired:
             self._timers.put_back(next)
-        self._place.tally.fired += len(lot)
-        self._record_lot(lot, self._place.runner.fire_together(tuple(lot.values())))
-        for fired in lot.values():
+        self._place.tally.fired += len(batch)
+        self._record_batch(batch, self._place.runner.fire_together(tuple(batch.values())))
+        for fired in batch.values():
             if fired.family == EXPIRATION:
                 self._drop(fired.key, fired.window)
         return self._next(watermark)
 
-    def _record_lot(self, lot: Mapping[bytes, Fired], result: CallResult) -> None:
+    def _record_batch(self, batch: Mapping[bytes, Fired], result: CallResult) -> None:
         families = self._kind.families
         timers: dict[bytes, list[TimerSet | TimerCleared]] = {}
         for timer in result.timers:
             timers.setdefault(timer.key, []).append(timer)
         self._place.tally.written += result.written
         for key, those in timers.items():
-            fired = lot[key]
+            fired = batch[key]
             # A timer that an expiration sets would fire after the end of time: it never does.
             if fired.family != EXPIRATION:
                 origin = fired.fire_at if families[fired.family] is TimeDomain.EVENT else None

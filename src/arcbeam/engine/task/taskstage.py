@@ -11,7 +11,7 @@ from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Combined, Elements
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.task.bundles import Runner
@@ -59,7 +59,7 @@ class TaskStage(OpenStage, Protocol):
     def writers(self) -> Sequence[Counting]:
         """Return the writers whose counts are the stage's outputs; they are the same from `begin` to `end`."""
 
-    def spec(self, placed: Placed) -> StageSpec:
+    def spec(self, placed: StagePlacement) -> StageSpec:
         """Return the specification of the stage for the engine, at its place."""
 
     def begin(
@@ -88,7 +88,7 @@ class TaskStage(OpenStage, Protocol):
     def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
         """Return the elements that a script adds to the stage's output, from encoded values and their timestamps."""
 
-    def runner(self, view: StateView, placed: Placed) -> StageRunner:
+    def runner(self, view: StateView, placed: StagePlacement) -> StageRunner:
         """Return the stage's user code in a shard with that state. Finish it before the next call."""
 
     def entries(self, row: Row) -> Iterable[tuple[bytes, bytes, bytes]]:

@@ -31,7 +31,7 @@ from arcbeam.engine.watermarks.holds import Hold, Holder, HolderKind, Holds, Sid
 from arcbeam.engine.watermarks.observed import Seen
 from arcbeam.engine.watermarks.outlierfilter import Doubted
 from arcbeam.model.interfaces import StateView
-from arcbeam.model.observers import NOT_OBSERVED, Ways
+from arcbeam.model.observers import NOT_OBSERVED, ObserverPaths
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Timestamp
 from arcbeam.pickling import QuickPickle
 
@@ -104,9 +104,9 @@ def output_time(upstream: Timestamp, local: Local, output: str) -> Timestamp:
     return time
 
 
-def marker_time(ways: Ways, said: Timestamp) -> Timestamp:
+def marker_time(paths: ObserverPaths, said: Timestamp) -> Timestamp:
     """Return the time in a marker for an output at `said` in its task, which observers may be upstream of."""
-    observed = ways != NOT_OBSERVED and said != MAX_TIMESTAMP
+    observed = paths != NOT_OBSERVED and said != MAX_TIMESTAMP
     return MIN_TIMESTAMP if observed or said == NOT_BEGUN else said
 
 

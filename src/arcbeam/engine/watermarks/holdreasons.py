@@ -15,7 +15,7 @@ from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ShardHold:
     """A hold in a shard."""
 
     hold: Hold
@@ -65,7 +65,7 @@ class Complete:
         return "which is complete"
 
 
-Cause = Held | Observed | Unreported | Complete
+Cause = ShardHold | Observed | Unreported | Complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Link:
 
     subject: str
     time: Timestamp
-    waiting: Held | None = None
+    waiting: ShardHold | None = None
     stage: str = ""
     output: str | None = None
 

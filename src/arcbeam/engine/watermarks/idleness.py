@@ -12,9 +12,9 @@ from arcbeam.engine.rows.keyspace import Kind, moment, name, prefix, time_of
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, output_time
 from arcbeam.engine.watermarks.comparison import due
 from arcbeam.engine.watermarks.holds import HolderKind
-from arcbeam.engine.watermarks.observed import NOTHING_SEEN, Said, Seen, observed_time
+from arcbeam.engine.watermarks.observed import NOTHING_SEEN, RootWatermark, Seen, observed_time
 from arcbeam.model.interfaces import StateView
-from arcbeam.model.observers import Observer, Ways, along
+from arcbeam.model.observers import Observer, ObserverPaths, all_observers
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
 
 _SOURCES = (HolderKind.RESIDUAL, HolderKind.SCRIPT)
@@ -24,7 +24,7 @@ _SOURCES = (HolderKind.RESIDUAL, HolderKind.SCRIPT)
 def mark_idle(
     view: StateView,
     stage: int,
-    observed: Mapping[str, Ways],
+    observed: Mapping[str, ObserverPaths],
     upstream: Timestamp,
     local: Local,
     now: Timestamp,
@@ -58,7 +58,7 @@ def mark_idle(
     for output, observer in _sharing(observed):
         assert observer.idle_after is not None
         root = output_time(upstream, local, output)
-        said = observed_time(observer.upstream, Said(root, root), seen)
+        said = observed_time(observer.upstream, RootWatermark(root, root), seen)
         row = prefix(Kind.SAID, stage) + name(output) + name(observer.part)
         end = shifted(_since(view, row, said, now), observer.idle_after)
         # A watermark that is still at the beginning limits others, too.
@@ -87,17 +87,17 @@ def _waits(known: OutputTime, said: Timestamp) -> bool:
     return held or (known.pending is not None and known.pending.time == said and known.pending.kind not in _SOURCES)
 
 
-def _sharing(observed: Mapping[str, Ways]) -> Iterator[tuple[str, Observer]]:
+def _sharing(observed: Mapping[str, ObserverPaths]) -> Iterator[tuple[str, Observer]]:
     """Yield, for each output, the observers that share what they see and ignore idle inputs."""
-    for output, ways in observed.items():
-        for observer in dict.fromkeys(along(ways)):
+    for output, paths in observed.items():
+        for observer in dict.fromkeys(all_observers(paths)):
             if observer.shared is not None and observer.idle_after is not None:
                 yield output, observer
 
 
-def _patience(observed: Mapping[str, Ways]) -> Iterator[tuple[str, Duration]]:
+def _patience(observed: Mapping[str, ObserverPaths]) -> Iterator[tuple[str, Duration]]:
     """Yield each output that has observers with `idle_after`, and the least of these durations."""
-    for output, ways in observed.items():
-        spans = [of.idle_after for of in along(ways) if of.idle_after is not None and of.shared is None]
+    for output, paths in observed.items():
+        spans = [of.idle_after for of in all_observers(paths) if of.idle_after is not None and of.shared is None]
         if spans:
             yield output, min(spans)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from arcbeam.model.observers import Observer, Policy, Ways
+from arcbeam.model.observers import Observer, ObserverPaths, Policy
 from arcbeam.model.timestamps import (
     END_OF_GLOBAL_WINDOW,
     MAX_TIMESTAMP,
@@ -42,7 +42,7 @@ NOTHING_SEEN: Final[Seen] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RootWatermark:
     """The watermark of an output at a stage's root, without observers.
 
     Attributes:
@@ -55,24 +55,24 @@ class Said:
     active: Timestamp
 
 
-def observed_time(ways: Ways, said: Said, seen: Seen) -> Timestamp:
+def observed_time(paths: ObserverPaths, said: RootWatermark, seen: Seen) -> Timestamp:
     """Return the watermark of an output: the minimum of all paths to it.
 
     Args:
-        ways: the paths to it.
+        paths: the paths to it.
         said: the watermark at the stage's root.
         seen: the times that observers have seen.
     """
-    return min(said.whole if observer is None else _of(observer, said, seen) for observer in ways)
+    return min(said.whole if observer is None else _of(observer, said, seen) for observer in paths)
 
 
-def input_of(observer: Observer, root: Said, seen: Seen) -> Timestamp:
+def input_of(observer: Observer, root: RootWatermark, seen: Seen) -> Timestamp:
     """Return the watermark of an observer's input."""
     impatient = observer.idle_after is not None and observer.shared is None and root.whole != MAX_TIMESTAMP
-    return observed_time(observer.upstream, Said(root.active, root.active) if impatient else root, seen)
+    return observed_time(observer.upstream, RootWatermark(root.active, root.active) if impatient else root, seen)
 
 
-def _of(observer: Observer, root: Said, seen: Seen) -> Timestamp:
+def _of(observer: Observer, root: RootWatermark, seen: Seen) -> Timestamp:
     said = input_of(observer, root, seen)
     if said == MAX_TIMESTAMP:
         return said
@@ -90,9 +90,9 @@ def _known(observer: Observer, seen: Seen) -> Timestamp:
     return MIN_TIMESTAMP if latest is None else min(shifted(latest, Duration(-observer.delay)), END_OF_GLOBAL_WINDOW)
 
 
-def decisive(ways: Ways, said: Said, seen: Seen) -> Observer | None:
+def decisive(paths: ObserverPaths, said: RootWatermark, seen: Seen) -> Observer | None:
     """Return the observer that limits an output; None: the watermark at the stage's root limits it."""
-    observer = min(ways, key=lambda each: said.whole if each is None else _of(each, said, seen))
+    observer = min(paths, key=lambda each: said.whole if each is None else _of(each, said, seen))
     if observer is None:
         return None
     below, there = input_of(observer, said, seen), _of(observer, said, seen)

@@ -31,7 +31,7 @@ Doubted = Mapping[str, tuple[Timestamp, ...]]
 NOTHING_DOUBTED: Final[Doubted] = MappingProxyType({})
 
 
-class Belief(NamedTuple):
+class OutlierDecision(NamedTuple):
     """The times of an observer, split by the filter.
 
     Attributes:
@@ -43,7 +43,7 @@ class Belief(NamedTuple):
     doubted: tuple[Timestamp, ...]
 
 
-def believed(latest: int | None, times: Iterable[int], jump: int, others: int) -> Belief:
+def without_outliers(latest: int | None, times: Iterable[int], jump: int, others: int) -> OutlierDecision:
     """Apply the filter to new times.
 
     Args:
@@ -66,4 +66,4 @@ def believed(latest: int | None, times: Iterable[int], jump: int, others: int) -
             kept += 1
     if kept:
         latest = later[kept - 1]
-    return Belief(None if latest is None else Timestamp(latest), tuple(map(Timestamp, later[kept:])))
+    return OutlierDecision(None if latest is None else Timestamp(latest), tuple(map(Timestamp, later[kept:])))

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arcbeam.engine.watermarks.clocks import Local, Port, input_time, marker_time, output_time, shown_time
-from arcbeam.engine.watermarks.holdreasons import Cause, Complete, Held, HoldReason, Link, Observed, Unreported
+from arcbeam.engine.watermarks.holdreasons import Cause, Complete, HoldReason, Link, Observed, ShardHold, Unreported
 from arcbeam.engine.watermarks.holds import HolderKind
-from arcbeam.engine.watermarks.observed import Said, Seen, decisive, input_of, later, observed_time, together
-from arcbeam.engine.watermarks.outlierfilter import Doubted, believed
+from arcbeam.engine.watermarks.observed import RootWatermark, Seen, decisive, input_of, later, observed_time, together
+from arcbeam.engine.watermarks.outlierfilter import Doubted, without_outliers
 from arcbeam.engine.watermarks.sketches import Recent, quantile_of, with_more
-from arcbeam.model.observers import NOT_OBSERVED, Observer, Ways, along
+from arcbeam.model.observers import NOT_OBSERVED, Observer, ObserverPaths, all_observers
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 
@@ -35,9 +35,9 @@ class StageFlow:
     inputs: tuple[Port, ...]
     outputs: tuple[str, ...]
     shards: int = 1
-    observed: Mapping[str, Ways] = field(default_factory=dict)
+    observed: Mapping[str, ObserverPaths] = field(default_factory=dict)
 
-    def ways(self, output: str) -> Ways:
+    def paths(self, output: str) -> ObserverPaths:
         """Return the paths to an output."""
         return self.observed.get(output, NOT_OBSERVED)
 
@@ -182,15 +182,15 @@ class Watermarks:
                 self._outputs[port] = committed.outputs.get(port, MIN_TIMESTAMP)
         self._shared: dict[str, list[tuple[Port, Observer]]] = {}
         for stage in self._stages.values():
-            for output, ways in stage.observed.items():
-                for observer in dict.fromkeys(along(ways)):
+            for output, paths in stage.observed.items():
+                for observer in dict.fromkeys(all_observers(paths)):
                     if observer.shared is not None:
                         self._shared.setdefault(observer.name, []).append((Port(stage.name, output), observer))
         self._observers = {
             observer.name: observer
             for stage in self._stages.values()
-            for ways in stage.observed.values()
-            for observer in along(ways)
+            for paths in stage.observed.values()
+            for observer in all_observers(paths)
         }
 
     def report(self, stage: str, shard: int, local: Local) -> None:
@@ -206,7 +206,7 @@ class Watermarks:
 
     def advance(self) -> Times:
         """Move all watermarks as far as possible; return them."""
-        observed: dict[Port, Said] = {}
+        observed: dict[Port, RootWatermark] = {}
         sketches: dict[str, list[bytes]] = {}
         doubted = {name: set(times) for name, times in self._doubted.items()}
         for stage in self._stages.values():
@@ -225,11 +225,11 @@ class Watermarks:
             there = min((input_time(upstream, local) for local in locals), default=upstream)
             self._inputs[stage.name] = max(self._inputs[stage.name], there)
             for output in stage.outputs:
-                port, ways = Port(stage.name, output), stage.ways(output)
+                port, paths = Port(stage.name, output), stage.paths(output)
                 there = min((output_time(upstream, local, output) for local in locals), default=upstream)
-                self._outputs[port] = max(self._outputs[port], marker_time(ways, there))
-                if ways != NOT_OBSERVED:
-                    observed[port] = Said(there, _active(upstream, locals, output))
+                self._outputs[port] = max(self._outputs[port], marker_time(paths, there))
+                if paths != NOT_OBSERVED:
+                    observed[port] = RootWatermark(there, _active(upstream, locals, output))
         for name, micro_batch in sketches.items():
             quantile = self._observers[name].quantile
             assert quantile is not None
@@ -240,12 +240,12 @@ class Watermarks:
                 self._seen = later(self._seen, {name: latest})
         self._doubted = {}
         for name, times in doubted.items():
-            self._believe(name, times)
+            self._accept_confirmed(name, times)
         self._share(observed)
         # SUBTLE: this runs after all stages. No task of a micro-batch knows what was observed in it, so none has fired
         # by it, and the readers of an observed output stay where they were.
         for port, said in observed.items():
-            there = observed_time(self._stages[port.stage].ways(port.output), said, self._seen)
+            there = observed_time(self._stages[port.stage].paths(port.output), said, self._seen)
             self._outputs[port] = max(self._outputs[port], there)
         return self.times()
 
@@ -254,7 +254,7 @@ class Watermarks:
         upstream = {stage: self.upstream(stage) for stage in self._stages}
         return Times(dict(self._inputs), dict(self._outputs), upstream, self._seen, self._recent, self._doubted)
 
-    def _share(self, said: Mapping[Port, Said]) -> None:
+    def _share(self, said: Mapping[Port, RootWatermark]) -> None:
         """Advance the observers that share what they see, by the watermarks at the roots of their stages."""
         while True:
             more: dict[str, Timestamp] = {}
@@ -282,12 +282,12 @@ class Watermarks:
             for local in locals
         )
 
-    def _believe(self, name: str, doubted: Collection[Timestamp]) -> None:
+    def _accept_confirmed(self, name: str, doubted: Collection[Timestamp]) -> None:
         """Accept the doubted times of an observer that its filter now allows, and keep the rest."""
         observer = self._observers.get(name)
         if observer is None or observer.max_jump is None:
             return
-        belief = believed(self._seen.get(name), doubted, observer.max_jump, observer.confirmed_by)
+        belief = without_outliers(self._seen.get(name), doubted, observer.max_jump, observer.confirmed_by)
         if belief.latest is not None:
             self._seen = later(self._seen, {name: belief.latest})
         if belief.doubted:
@@ -297,15 +297,15 @@ class Watermarks:
         """Return the minimum output watermark of a stage's inputs; it never decreases."""
         return self._committed.upstream_of(stage, (self._outputs[port] for port in self._stages[stage].inputs))
 
-    def _said(self, stage: StageFlow, output: str) -> Said:
+    def _said(self, stage: StageFlow, output: str) -> RootWatermark:
         """Return the watermark that an output would have without observers."""
         upstream = self.upstream(stage.name)
         shards = [self._locals.get((stage.name, shard)) for shard in range(stage.shards)]
         locals = [local for local in shards if local is not None]
         if len(locals) < len(shards):
-            return Said(MIN_TIMESTAMP, MIN_TIMESTAMP)
+            return RootWatermark(MIN_TIMESTAMP, MIN_TIMESTAMP)
         times = (output_time(upstream, local, output) for local in locals)
-        return Said(min(times, default=upstream), _active(upstream, locals, output))
+        return RootWatermark(min(times, default=upstream), _active(upstream, locals, output))
 
     def _leader(self, observer: Observer) -> Port | None:
         """Return, of outputs whose observers share what they see, the one whose input decides; None: all have ended."""
@@ -362,7 +362,7 @@ class Watermarks:
             if (found := nearest.get((stage, output))) is None:
                 # Of equal limits, take the first, which is the nearest.
                 limit = min(self._limits(stage, output), key=lambda limit: limit.time)
-                waiting = limit.cause if isinstance(limit.cause, Held) else None
+                waiting = limit.cause if isinstance(limit.cause, ShardHold) else None
                 to = None if limit.port is None else _link(limit.port, self._outputs[limit.port], waiting)
                 found = nearest[stage, output] = limit, to
             limit, to = found
@@ -380,8 +380,8 @@ class Watermarks:
         """Return all limits of a watermark, the nearest first."""
         stage = self._stages[name]
         limits: list[_Limit] = []
-        if output is not None and (ways := stage.ways(output)) != NOT_OBSERVED:
-            observer = decisive(ways, self._said(stage, output), self._seen)
+        if output is not None and (paths := stage.paths(output)) != NOT_OBSERVED:
+            observer = decisive(paths, self._said(stage, output), self._seen)
             if observer is not None and (port := self._leader(observer)) is not None:
                 return [_Limit(MIN_TIMESTAMP, None, port)]
             if observer is not None:
@@ -397,13 +397,13 @@ class Watermarks:
                 known = local.outputs[output]
                 pending = known.pending
                 if known.hold is not None:
-                    limits.append(_Limit(known.hold.time, Held(known.hold, shard)))
+                    limits.append(_Limit(known.hold.time, ShardHold(known.hold, shard)))
             if pending is not None:
                 waits_for = local.waits_for if pending.kind is HolderKind.BLOCKED else None
-                limits.append(_Limit(pending.time, Held(pending, shard), waits_for))
+                limits.append(_Limit(pending.time, ShardHold(pending, shard), waits_for))
         limits += [_Limit(self._outputs[port], None, port) for port in stage.inputs]
         return limits or [_Limit(MAX_TIMESTAMP, Complete())]
 
 
-def _link(port: Port, time: Timestamp, waiting: Held | None = None) -> Link:
+def _link(port: Port, time: Timestamp, waiting: ShardHold | None = None) -> Link:
     return Link(str(port), time, waiting, port.stage, port.output)

@@ -1,6 +1,6 @@
 """Workers of a PROCESS environment: a command of this machine, such as the boot program of an SDK.
 
-Owns the process, its output, and its end with this process (`leash`). Must not know what the worker runs.
+Owns the process, its output, and its end with this process (`supervisor`). Must not know what the worker runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from arcbeam.fnapi.environments import leash
+from arcbeam.fnapi.environments import supervisor
 from arcbeam.fnapi.environments.output import OutputTail
 from arcbeam.fnapi.lost import ProcessEnd
 from arcbeam.secrets import redacted
 
 _LOG = logging.getLogger("arcbeam.sdk")
 _SECONDS: Final = 10.0
-"""For the end of a process after the request, before it is killed. Its leash needs a part of it."""
+"""For the end of a process after the request, before it is killed. Its supervisor needs a part of it."""
 
 
 def worker_arguments(worker: str, address: str) -> list[str]:
@@ -35,7 +35,7 @@ def worker_arguments(worker: str, address: str) -> list[str]:
 
 
 def _how(status: int) -> str:
-    """Return the meaning of a leash's status."""
+    """Return the meaning of a supervisor's status."""
     number = -status if status < 0 else status - 128
     try:
         return f"signal {number} ({signal.Signals(number).name})"
@@ -59,8 +59,8 @@ class WorkerProcess:
         self._folder = folder = tempfile.mkdtemp(prefix="arcbeam-sdk-worker-")
         program = os.path.abspath(command[0]) if os.sep in command[0] else command[0]
         whole = [each.replace("{folder}", folder) for each in (program, *command[1:])]
-        self._leash = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(leash.__file__)), folder, *whole],
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(supervisor.__file__)), folder, *whole],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -77,15 +77,15 @@ class WorkerProcess:
         threading.Thread(target=self._wait, name="sdk-worker-end", daemon=True).start()
 
     def _read(self) -> None:
-        assert self._leash.stdout is not None
-        for line in self._leash.stdout:
+        assert self._supervisor.stdout is not None
+        for line in self._supervisor.stdout:
             text = redacted(line.rstrip())  # boot programs write the pipeline's options
             self._tail.add(text)
             _LOG.info("%s", text)
 
     def _wait(self) -> None:
-        status = self._leash.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)  # by the leash already, unless it was killed
+        status = self._supervisor.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)  # by the supervisor already, unless it was killed
         self._reader.join(1.0)  # a process that is not killed may still hold the pipe
         self._ended(ProcessEnd(f"its process '{self._command}' has ended with status {status}", _how(status)))
 
@@ -95,10 +95,10 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """End the process with all its descendants."""
-        assert self._leash.stdin is not None
+        assert self._supervisor.stdin is not None
         with contextlib.suppress(OSError):
-            self._leash.stdin.close()
+            self._supervisor.stdin.close()
         try:
-            self._leash.wait(_SECONDS)
+            self._supervisor.wait(_SECONDS)
         except subprocess.TimeoutExpired:
-            self._leash.kill()
+            self._supervisor.kill()

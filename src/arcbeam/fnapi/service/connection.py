@@ -16,7 +16,7 @@ from typing import Any, Final
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 
 from arcbeam.fnapi.lost import Account, ProcessEnd, SdkWorkerLostError
-from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Output, Responded
+from arcbeam.fnapi.service.instruction import Arrival, Instruction, Output, Responded, StateRequested
 from arcbeam.fnapi.service.workerend import GIVES_UP, OUTPUT_SECONDS, SECONDS, WorkerEnd
 from arcbeam.sizes import threshold
 
@@ -116,7 +116,7 @@ class Connection:
             self._instructions.pop(bundle.id, None)
             self._has_answered = self._has_answered or bundle.has_response
         for arrival in bundle.close():
-            if isinstance(arrival, Asked):
+            if isinstance(arrival, StateRequested):
                 self._answer_late(arrival.request)
 
     def send(self, bundle: Instruction, message: Any, took: Callable[[Arrival], None]) -> None:
@@ -299,7 +299,7 @@ class Connection:
     def asked(self, request: Any) -> None:
         """Add a `StateRequest`."""
         instruction = self._instruction(request.instruction_id)
-        if instruction is None or not instruction.add(Asked(request)):
+        if instruction is None or not instruction.add(StateRequested(request)):
             self._answer_late(request)
 
     def _instruction(self, id: str) -> Instruction | None:

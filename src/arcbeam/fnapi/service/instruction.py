@@ -48,7 +48,7 @@ class Responded:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StateRequested:
     """The worker asks for state; its bundle waits for the answer.
 
     Attributes:
@@ -58,7 +58,7 @@ class Asked:
     request: Any
 
 
-Arrival = Output | Responded | Asked
+Arrival = Output | Responded | StateRequested
 
 
 class Watching(Protocol):

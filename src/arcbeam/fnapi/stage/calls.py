@@ -13,7 +13,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from arcbeam.fnapi.descriptors import SOURCE
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
-from arcbeam.fnapi.service.instruction import Asked, Instruction, Output, Responded
+from arcbeam.fnapi.service.instruction import Instruction, Output, Responded, StateRequested
 from arcbeam.fnapi.stage.workererrors import error_in, names_in
 from arcbeam.fnapi.wire import outgoing
 
@@ -101,7 +101,7 @@ class _Call:
             case Output(data=data, last=last):
                 self.output.append(data)
                 self._ended = self._ended or last
-            case Asked(request):
+            case StateRequested(request):
                 self._calls._worker.answer(self._calls.answer(request))
             case Responded(response):
                 if response.error:

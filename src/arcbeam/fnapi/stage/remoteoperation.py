@@ -22,10 +22,10 @@ from typing_extensions import override
 from arcbeam.fnapi.descriptors import SOURCE, has_restrictions, is_port, sink_of
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
-from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Responded
+from arcbeam.fnapi.service.instruction import Arrival, Instruction, Responded, StateRequested
 from arcbeam.fnapi.stage.collectionsamples import CollectionSamples, SampledCollection
+from arcbeam.fnapi.stage.keybatch import KeyBatch
 from arcbeam.fnapi.stage.largegroups import LargeGroups
-from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.fnapi.stage.shortids import ShortIds
 from arcbeam.fnapi.stage.sinks import BlockSink, Sink, TimerSink
 from arcbeam.fnapi.stage.staterequests import StateRequests
@@ -150,9 +150,9 @@ class RemoteOperation(StandIn):
             of = fn_pb.ProcessBundleRequest.CacheToken.SideInput(transform_id=transform, side_input_id=side_input)
             self._tokens.append(fn_pb.ProcessBundleRequest.CacheToken(side_input=of, token=token))
 
-    def keys_are(self, lot: Lot, log: TimerLog) -> None:
+    def keys_are(self, key_batch: KeyBatch, log: TimerLog) -> None:
         """Set what knows the keys of the open bundle, and what takes the timers that they set, with the key."""
-        self._lot, self._log = lot, log
+        self._key_batch, self._log = key_batch, log
 
     @override
     def start(self) -> None:
@@ -246,13 +246,13 @@ class RemoteOperation(StandIn):
                 for sink in self._all_sinks():
                     sink.end()
             return
-        if isinstance(arrival, Asked):
+        if isinstance(arrival, StateRequested):
             self._worker.answer(self._requests.answer(arrival.request))
             return
         if arrival.family is not None:
             owner = arrival.transform, arrival.family
             for timer in _known(self._timers, owner).timers(arrival):
-                self._log.key = self._lot.key_of_timer(timer)
+                self._log.key = self._key_batch.key_of_timer(timer)
                 self._families[owner].encode_to_stream(timer, None, True)
             return
         if self._samples is not None:

@@ -13,13 +13,13 @@ from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import EmitPane
 from arcbeam.engine.grouping.groupings import Elements
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.state.residuals import Restriction
 from arcbeam.engine.state.timers import EXPIRATION, Fired
 from arcbeam.engine.task.bundles import Budget, CallResult, RestrictionResult
 from arcbeam.fnapi.stage.encodedgroups import EncodedGroups
-from arcbeam.fnapi.stage.lot import Lot
+from arcbeam.fnapi.stage.keybatch import KeyBatch
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.elements import PaneValues
@@ -37,7 +37,7 @@ class RemoteRunner(StreamingRunner):
 
     Args:
         stage, view, placed, clock, restrictions: see `StreamingRunner`.
-        lot: the keys of the stage's bundles; None if it has no state.
+        key_batch: the keys of the stage's bundles; None if it has no state.
         groups: encodes groups; None if they are decoded, or the stage has none.
     """
 
@@ -47,22 +47,22 @@ class RemoteRunner(StreamingRunner):
         self,
         stage: StageParts,
         view: StateView,
-        placed: Placed,
+        placed: StagePlacement,
         clock: TaskClock | None,
         restrictions: Restrictions | None,
-        lot: Lot | None,
+        key_batch: KeyBatch | None,
         groups: EncodedGroups | None = None,
     ) -> None:
         super().__init__(stage, view, placed, clock, restrictions)
         self._encoded_groups = groups
-        self._lot = lot if isinstance(stage.kind, Stateful) else None
-        if lot is not None:
-            lot.clear()
+        self._key_batch = key_batch if isinstance(stage.kind, Stateful) else None
+        if key_batch is not None:
+            key_batch.clear()
 
     @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        if self._lot is not None:
-            self._join(self._lot, key)
+        if self._key_batch is not None:
+            self._join(self._key_batch, key)
         return super().process(key, elements)
 
     @override
@@ -82,11 +82,11 @@ class RemoteRunner(StreamingRunner):
         return self._leave()
 
     @override
-    def fire_together(self, lot: Sequence[Fired]) -> CallResult:
+    def fire_together(self, key_batch: Sequence[Fired]) -> CallResult:
         stage = self._stage
-        assert self._lot is not None
-        for fired in lot:
-            user_key, windows = self._join(self._lot, fired.key), self._their_windows(fired.window)
+        assert self._key_batch is not None
+        for fired in key_batch:
+            user_key, windows = self._join(self._key_batch, fired.key), self._their_windows(fired.window)
             if fired.family != EXPIRATION:
                 self._bundles.fire(stage.families[fired.family].fire, fired, user_key, windows)
                 continue
@@ -99,15 +99,15 @@ class RemoteRunner(StreamingRunner):
     def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         return self._restrictions.resume(restriction.remainder, budget, pieces, self._outputs, self._clock.now)
 
-    def _join(self, lot: Lot, key: bytes) -> Any:
+    def _join(self, key_batch: KeyBatch, key: bytes) -> Any:
         """Add a key to the bundle, or to a new one; return the key for the worker."""
         user_key = self._decoded(key)
-        if not lot.has_room(key, user_key):
+        if not key_batch.has_room(key, user_key):
             self._end_lot()
-        lot.add(key, user_key)
+        key_batch.add(key, user_key)
         return user_key
 
     def _end_lot(self) -> None:
         self._bundles.close()
-        if self._lot is not None:
-            self._lot.clear()
+        if self._key_batch is not None:
+            self._key_batch.clear()

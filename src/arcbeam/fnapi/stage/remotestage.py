@@ -12,7 +12,7 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from typing_extensions import override
 
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.stagekinds import Grouped
 from arcbeam.fnapi.descriptors import descriptor, with_paged_groups
 from arcbeam.fnapi.environments.workers import StageWorkers
@@ -21,7 +21,7 @@ from arcbeam.fnapi.stage import remoteoperation
 from arcbeam.fnapi.stage.calls import serve_nothing
 from arcbeam.fnapi.stage.collectionsamples import CollectionSamples
 from arcbeam.fnapi.stage.encodedgroups import EncodedGroups
-from arcbeam.fnapi.stage.lot import Lot
+from arcbeam.fnapi.stage.keybatch import KeyBatch
 from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
 from arcbeam.fnapi.stage.remoterestrictions import RemoteRestrictions
 from arcbeam.fnapi.stage.remoterunner import RemoteRunner
@@ -108,8 +108,8 @@ class RemoteCode(StageCode):
         self.parts, self._operation = parts, _operation(parts)
         worker = workers.acquire(stage.remote.environment)
         self._made = descriptor(f"{IN_SDK_WORKER}{workers.job}/{stage.uid}", stage.remote, server_here().address)
-        self._lot = self._lot_of(stage.remote.source.pcoll) if stage.stateful else None
-        requests = StateRequests(stage, parts.state, self._lot)
+        self._key_batch = self._lot_of(stage.remote.source.pcoll) if stage.stateful else None
+        requests = StateRequests(stage, parts.state, self._key_batch)
         self._samples: CollectionSamples | None = None
         paged = isinstance(parts.kind, Grouped) and with_paged_groups(self._made, stage.remote)
         callbacks = parts.processor.bundles.callbacks
@@ -124,8 +124,8 @@ class RemoteCode(StageCode):
             if stage.splittable
             else None
         )
-        if self._lot is not None:
-            self._operation.keys_are(self._lot, parts.timers)
+        if self._key_batch is not None:
+            self._operation.keys_are(self._key_batch, parts.timers)
         if parts.sides.unmapped:
             calls = _window_calls(parts, workers, stage.remote.environment, self._operation.name_context.step_name)
             for channel, known in parts.sides.unmapped.items():
@@ -150,16 +150,16 @@ class RemoteCode(StageCode):
     def samples(self) -> list[dict[str, Any]]:
         return [] if self._samples is None else self._samples.taken()
 
-    def _lot_of(self, pcoll: str) -> Lot:
+    def _lot_of(self, pcoll: str) -> KeyBatch:
         pair = self._made.coders[self._made.pcollections[pcoll].coder_id]
         coder = self.parts.processor.root.written_coder.wrapped_value_coder.key_coder()
-        return Lot(coder, self._made.coders, pair.component_coder_ids[0])
+        return KeyBatch(coder, self._made.coders, pair.component_coder_ids[0])
 
     @override
-    def runner(self, view: StateView, placed: Placed, clock: TaskClock) -> RemoteRunner:
+    def runner(self, view: StateView, placed: StagePlacement, clock: TaskClock) -> RemoteRunner:
         # SUBTLE: an attempt before this one may have changed state in the worker's cache, and not have been committed.
         self._operation.forget_caches()
-        return RemoteRunner(self.parts, view, placed, clock, self.restrictions, self._lot, self._groups)
+        return RemoteRunner(self.parts, view, placed, clock, self.restrictions, self._key_batch, self._groups)
 
     @override
     def running_step(self, frame: FrameType | None) -> str:

@@ -17,7 +17,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_context import PipelineContext
 
 from arcbeam.fnapi.descriptors import par_do_payload
-from arcbeam.fnapi.stage.lot import Lot
+from arcbeam.fnapi.stage.keybatch import KeyBatch
 from arcbeam.fnapi.wire.skipping import Skip, UnknownCoderError, read_varint, skipper
 from arcbeam.harness.state.statehandler import CellId
 from arcbeam.harness.streaming.state import ViewState
@@ -68,15 +68,15 @@ class StateRequests:
     Args:
         stage: the stage; it has a part for a worker.
         state: side inputs and state.
-        lot: the user keys of the open bundle; None if the stage has no state.
+        key_batch: the user keys of the open bundle; None if the stage has no state.
 
     Attributes:
         sides: the side inputs of the stage, by transform and the transform's name for it.
     """
 
-    def __init__(self, stage: Stage, state: ViewState, lot: Lot | None = None) -> None:
+    def __init__(self, stage: Stage, state: ViewState, key_batch: KeyBatch | None = None) -> None:
         assert stage.remote is not None
-        self._state, self._lot = state, lot
+        self._state, self._key_batch = state, key_batch
         self.sides = [(side.transform, side.tag) for side in stage.side_inputs]
         part = runner_pb.Components.FromString(stage.remote.components)
         windows = _WindowCoders(runner_pb.Components.FromString(stage.payload), part)
@@ -222,8 +222,8 @@ class StateRequests:
             part = getattr(ours, kind)
             there, here = self._windows.get((part.transform_id, getattr(part, "side_input_id", "")), self._main)
             part.window = here.encode(there.decode(part.window))
-            if kind in _OF_KEYS and self._lot is not None:
-                self._state.enter(self._lot.key_of(part.key))
+            if kind in _OF_KEYS and self._key_batch is not None:
+                self._state.enter(self._key_batch.key_of(part.key))
         return ours
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from arcbeam.fnapi.wire.skipping import CutShortError, Skip, skip_prefixed, skip_varint, skipper
 from arcbeam.sizes import threshold
 
-Places = NDArray[np.int64]
-SkipMany = Callable[[bytes, Places], Places]
+Positions = NDArray[np.int64]
+SkipMany = Callable[[bytes, Positions], Positions]
 """Takes bytes and the places where values begin; returns the place after each value.
 
 What is not a whole value does not end where the next one begins, nor where the bytes end.
@@ -51,7 +51,7 @@ def skipper_of_many(coders: Mapping[str, Any], id: str) -> SkipMany:
 
 
 def _each(skip: Skip) -> SkipMany:
-    def skip_each(data: bytes, at: Places) -> Places:
+    def skip_each(data: bytes, at: Positions) -> Positions:
         found = np.empty(len(at), np.int64)
         for n, place in enumerate(at.tolist()):
             try:
@@ -64,7 +64,7 @@ def _each(skip: Skip) -> SkipMany:
 
 
 def _in_turn(parts: Sequence[SkipMany]) -> SkipMany:
-    def skip(data: bytes, at: Places) -> Places:
+    def skip(data: bytes, at: Positions) -> Positions:
         for part in parts:
             at = part(data, at)
         return at
@@ -72,7 +72,7 @@ def _in_turn(parts: Sequence[SkipMany]) -> SkipMany:
     return skip
 
 
-def _bytes_at(data: bytes, at: Places) -> Places:
+def _bytes_at(data: bytes, at: Positions) -> Positions:
     """Return the byte at each place.
 
     SUBTLE: for a place after all bytes it is the last one. Nothing that begins there ends at the end of a whole value.
@@ -80,7 +80,7 @@ def _bytes_at(data: bytes, at: Places) -> Places:
     return np.frombuffer(data, np.uint8)[np.minimum(at, len(data) - 1)].astype(np.int64)
 
 
-def _skip_varints(data: bytes, at: Places) -> Places:
+def _skip_varints(data: bytes, at: Positions) -> Positions:
     after, more = at, np.ones(len(at), np.bool_)
     for n in range(_MOST_IN_VARINT):
         after = after + more
@@ -90,7 +90,7 @@ def _skip_varints(data: bytes, at: Places) -> Places:
     return _skip_each_varint(data, at)
 
 
-def _skip_prefixed(data: bytes, at: Places) -> Places:
+def _skip_prefixed(data: bytes, at: Positions) -> Positions:
     byte = _bytes_at(data, at)
     length, more = byte & 0x7F, byte >= 0x80
     after = at + 1

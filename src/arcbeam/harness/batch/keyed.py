@@ -141,12 +141,12 @@ class KeyedInput(InputDriver):
                 now = self._clock.now()
                 if due > now:
                     self._suspend(due, encoded, key)
-                    self._keys.leave(key, encoded, done=False)
+                    self._keys.end_key(key, encoded, done=False)
                     return
                 self._fire_processing_timer(now)
             timers.clear()
         self._expire(key)
-        self._keys.leave(key, encoded, done=True)
+        self._keys.end_key(key, encoded, done=True)
 
     def _suspend(self, due: int, encoded: bytes, key: Any) -> None:
         self._suspensions += 1
@@ -165,7 +165,7 @@ class KeyedInput(InputDriver):
         else:
             self._timers.clear()
             self._expire(key)
-        self._keys.leave(key, encoded, done=next_due is None)
+        self._keys.end_key(key, encoded, done=next_due is None)
 
     def _expire(self, key: Any) -> None:
         """Call the callbacks on expiration of the key's windows, in their order. What timers they set never fires."""
@@ -187,7 +187,7 @@ class KeyedInput(InputDriver):
 
 
 class _Keys(Protocol):
-    """Processes a stage's keys one after the other: `enter`, elements and timers, `leave`; later perhaps again."""
+    """Processes a stage's keys one after the other: `enter`, elements and timers, `end_key`; later perhaps again."""
 
     def begin_task(self) -> None:
         """Reset: no key has been seen."""
@@ -202,14 +202,14 @@ class _Keys(Protocol):
         ...
 
     def put_all(self, alike: Alike) -> bool:
-        """Process all elements of complete keys, with `enter` and `leave`; if impossible, do nothing, return False."""
+        """Process all elements of complete keys, with `enter` and `end_key`; if impossible, return False."""
         ...
 
     def fire(self, timers: Iterator[SetTimer]) -> None:
         """Fire timers of the key, each before the next is taken."""
         ...
 
-    def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
+    def end_key(self, key: Any, encoded: bytes, *, done: bool) -> None:
         """End a key; `done` if nothing is pending for it, so that its windows have expired."""
         ...
 
@@ -262,7 +262,7 @@ class _RunKeys(_Keys):
         self._bundles.fire_each(self._op.fire, timers)
 
     @override
-    def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
+    def end_key(self, key: Any, encoded: bytes, *, done: bool) -> None:
         if self._op.end_key(keep=not done):
             nested = self._op.cells.encode_key(key)
             if done:
@@ -323,7 +323,7 @@ class _SdkKeys(_Keys):
             self._bundles.fire(timer.family.operation.process_timer, timer.family.name, timer.for_sdk())
 
     @override
-    def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
+    def end_key(self, key: Any, encoded: bytes, *, done: bool) -> None:
         if not self._stateful:
             return
         if self._bundles.count != self._count:

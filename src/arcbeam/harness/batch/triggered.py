@@ -17,7 +17,7 @@ from typing_extensions import override
 from arcbeam.engine.grouping import triggers
 from arcbeam.engine.grouping.contents import InMemory
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, EmitPane
-from arcbeam.engine.grouping.keywindows import Came, Columns, KeyWindows
+from arcbeam.engine.grouping.keywindows import Arrival, Columns, KeyWindows
 from arcbeam.engine.grouping.openwindow import Clocks, Rules
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.harness.batch.inputs import InputDriver, payload_decoder
@@ -183,7 +183,7 @@ class TriggeredInput(InputDriver):
 
     def _add(self, windows: KeyWindows[_Contents], block: Block) -> None:
         if self._merges:
-            windows.add_merging(came_of(block, self._windows))
+            windows.add_merging(arrivals_of(block, self._windows))
         else:
             windows.add(columns_of(block, self._windows))
 
@@ -248,7 +248,7 @@ def bounded_strategy_of(proto: Any, windowfn: Any, windows: Windows) -> Strategy
     return strategy_of(proto, windowfn, windows, triggers.Never)
 
 
-def came_of(block: Block, windows: Windows) -> list[Came]:
+def arrivals_of(block: Block, windows: Windows) -> list[Arrival]:
     """Return the elements of a block, once for each of their windows, in order.
 
     Args:

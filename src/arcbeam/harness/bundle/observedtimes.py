@@ -17,7 +17,7 @@ from apache_beam.transforms import core
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
-from arcbeam.engine.watermarks.outlierfilter import believed
+from arcbeam.engine.watermarks.outlierfilter import without_outliers
 from arcbeam.engine.watermarks.sketches import sketched
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.blockoperation import BlockOperation
@@ -111,7 +111,7 @@ class ObservingOperation(BlockOperation):
             return
         if self._max_jump is not None and (self._latest is None or latest > self._latest + self._max_jump):
             seen = {*self._doubted, *times}
-            self._latest, self._doubted = believed(self._latest, seen, self._max_jump, self._others)
+            self._latest, self._doubted = without_outliers(self._latest, seen, self._max_jump, self._others)
         elif self._latest is None or latest > self._latest:
             self._latest = latest
 

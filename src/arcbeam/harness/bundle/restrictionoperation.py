@@ -29,7 +29,7 @@ from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.files import recordlists
 from arcbeam.harness.operations.blockoperation import BlockOperation, count_infos, dofn_runner
 from arcbeam.harness.transforms.emitting import Emitter
-from arcbeam.harness.transforms.values import Given
+from arcbeam.harness.transforms.values import ExtraArguments
 from arcbeam.harness.transforms.vectorization import create_par_do, has_batches, hide_side_inputs
 
 _SDK_URN = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
@@ -63,7 +63,7 @@ class RestrictionOperation(BlockOperation):
         input_info: what the SDK needs to create a `DelayedBundleApplication` of a residual.
     """
 
-    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: ExtraArguments) -> None:
         super().__init__(name, spec, factory, input_coder)
         self._fn, self._given = fn, given
         self.input_coder = input_coder

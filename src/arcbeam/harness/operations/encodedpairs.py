@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from arcbeam.harness.encoding.blocks import head
 from arcbeam.harness.encoding.frames import COUNT
-from arcbeam.harness.operations.encodedvalues import EncodedValues, Places
+from arcbeam.harness.operations.encodedvalues import EncodedValues, Positions
 
 _BITS: Final = 16
 """Of a number that is sorted in one pass."""
@@ -38,11 +38,11 @@ class PairLayout:
     """
 
     coder: Any
-    keys_end: Callable[[bytes, Places], Places]
+    keys_end: Callable[[bytes, Positions], Positions]
     decode: Callable[[bytes], list[Any]]
 
     @staticmethod
-    def of(coder: Any, keys_end: Callable[[bytes, Places], Places]) -> PairLayout:
+    def of(coder: Any, keys_end: Callable[[bytes, Positions], Positions]) -> PairLayout:
         """Return the layout of a coder's pairs."""
         return PairLayout(coder, keys_end, coders.ListCoder(coder).get_impl().decode)
 
@@ -57,13 +57,13 @@ class EncodedPairs(EncodedValues):
     __slots__ = ("layout",)
 
     def __init__(
-        self, layout: PairLayout, data: bytes, ends: Places, micros: int, windows: tuple[Any, ...], pane: Any
+        self, layout: PairLayout, data: bytes, ends: Positions, micros: int, windows: tuple[Any, ...], pane: Any
     ) -> None:
         super().__init__(layout.decode, data, ends, micros, windows, pane)
         self.layout = layout
 
     @override
-    def _like(self, data: bytes, ends: Places, micros: int) -> EncodedPairs:
+    def _like(self, data: bytes, ends: Positions, micros: int) -> EncodedPairs:
         return EncodedPairs(self.layout, data, ends, micros, self.windows, self.panes)
 
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.encoding.frames import COUNT
 
-Places = NDArray[np.int64]
+Positions = NDArray[np.int64]
 
 
 class EncodedValues(Block):
@@ -33,7 +33,7 @@ class EncodedValues(Block):
         self,
         decode: Callable[[bytes], list[Any]],
         data: bytes,
-        ends: Places,
+        ends: Positions,
         micros: int,
         windows: tuple[Any, ...],
         pane: Any,
@@ -76,6 +76,6 @@ class EncodedValues(Block):
         data = self.data[first : int(ends[-1])] if len(ends) else b""
         return self._like(data, ends - first, self.micros)
 
-    def _like(self, data: bytes, ends: Places, micros: int) -> EncodedValues:
+    def _like(self, data: bytes, ends: Positions, micros: int) -> EncodedValues:
         """Return a block of other values, or at another time."""
         return EncodedValues(self.decode, data, ends, micros, self.windows, self.panes)

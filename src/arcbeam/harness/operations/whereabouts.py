@@ -106,7 +106,7 @@ class Whereabouts:
         self._memory[_SAMPLED] = place_of(step)
         self._figures(running=True, memory=memory)
 
-    def leave(self, step: str, code: int) -> None:
+    def record_exit(self, step: str, code: int) -> None:
         """Record that user code ends the process."""
         self._memory[_LEFT] = place_of(step)
         memory = _FIGURES.unpack(self._memory[slice(_FIGURES_AT, _FIGURES_AT + _FIGURES.size)])[2]

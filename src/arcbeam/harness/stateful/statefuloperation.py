@@ -30,7 +30,7 @@ from arcbeam.harness.state.timers import SetTimer
 from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
 from arcbeam.harness.stateful.inwindow import InWindow, Provision
 from arcbeam.harness.transforms.emitting import Emitter
-from arcbeam.harness.transforms.values import Given, has_life
+from arcbeam.harness.transforms.values import ExtraArguments, has_life
 
 
 class StatefulOperation(BlockOperation):
@@ -47,7 +47,7 @@ class StatefulOperation(BlockOperation):
         given: its arguments besides the element.
     """
 
-    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: ExtraArguments) -> None:
         super().__init__(name, spec, factory, input_coder)
         self._fn, self._given = fn, given
         key_coder = input_coder.key_coder()

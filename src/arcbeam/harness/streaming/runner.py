@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, DropReason, EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
@@ -57,7 +57,7 @@ class StreamingRunner(StageRunner):
         self,
         stage: StageParts,
         view: StateView,
-        placed: Placed,
+        placed: StagePlacement,
         clock: TaskClock | None = None,
         restrictions: Restrictions | None = None,
     ) -> None:

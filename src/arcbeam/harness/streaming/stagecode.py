@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.task.taskstage import StageRunner
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.restrictions import Restrictions, StreamingRestrictions
@@ -30,7 +30,7 @@ class StageCode(Protocol):
     parts: StageParts
     restrictions: Restrictions | None
 
-    def runner(self, view: StateView, placed: Placed, clock: TaskClock) -> StageRunner:
+    def runner(self, view: StateView, placed: StagePlacement, clock: TaskClock) -> StageRunner:
         """Return the user code in a shard; see `TaskStage.runner`."""
 
     def running_step(self, frame: FrameType | None) -> str:
@@ -55,7 +55,7 @@ class EmbeddedCode(StageCode):
         self.restrictions = StreamingRestrictions(parts.processor) if parts.processor.stage.splittable else None
 
     @override
-    def runner(self, view: StateView, placed: Placed, clock: TaskClock) -> StreamingRunner:
+    def runner(self, view: StateView, placed: StagePlacement, clock: TaskClock) -> StreamingRunner:
         return StreamingRunner(self.parts, view, placed, clock, self.restrictions)
 
     @override

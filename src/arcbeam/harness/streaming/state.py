@@ -51,7 +51,7 @@ class ViewState(StateHandler):
         super().__init__(channels)
         self._families = families
         self._contexts: list[Any] = []
-        self._lent: weakref.WeakSet[_Lent] = weakref.WeakSet()
+        self._lent: weakref.WeakSet[_LargeCell] = weakref.WeakSet()
         self._lending = False
         self.forms: Windows
 
@@ -157,11 +157,11 @@ class ViewState(StateHandler):
             held.append(value)
             size += len(value)
             if size > _EAGER_BYTES:
-                lent = _Lent(read, decode)
+                lent = _LargeCell(read, decode)
                 self._lent.add(lent)
                 self._lending = True
                 return lent
-        return _Held(tuple(held), decode)
+        return _CellSnapshot(tuple(held), decode)
 
     def _keep(self) -> None:
         """Preserve contents that user code has read and still references, before cells change."""
@@ -188,7 +188,7 @@ def _each_at(coder: Any, elements: Iterable[Any]) -> list[tuple[int, bytes]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _CellSnapshot:
     """The elements of a cell at one moment, decoded at each iteration."""
 
     values: tuple[bytes, ...]
@@ -198,7 +198,7 @@ class _Held:
         return map(self.decode, self.values)
 
 
-class _Lent:
+class _LargeCell:
     """The same for a cell that is too large to be held in memory.
 
     Elements are read from the cell during iteration. Before the cell changes, they are moved to a local file, if user
@@ -225,7 +225,7 @@ class _Lent:
 
     def keep(self) -> None:
         """Move the elements to a local file, before the cell changes."""
-        if isinstance(self._read, _Kept):
+        if isinstance(self._read, _StoredValues):
             return
         kept, spool, framed, size = Chunks(), Spool(), list[bytes](), 0
         for value in self._read():
@@ -236,11 +236,11 @@ class _Lent:
                 kept.spill(spool)
                 framed, size = [], 0
         kept.append(b"".join(framed))
-        self._read = _Kept(kept)
+        self._read = _StoredValues(kept)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _StoredValues:
     """Values in a local file."""
 
     chunks: Chunks

@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from arcbeam.engine.grouping.groupings import Combined, Elements
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.stagekinds import StageSpec, Stateful
 from arcbeam.engine.task.taskstage import Counting, StageRunner, TaskStage
 from arcbeam.harness.bundle.finalization import Callbacks
@@ -57,7 +57,7 @@ class StreamingStage(TaskStage):
         return self.parts.writers
 
     @override
-    def spec(self, placed: Placed) -> StageSpec:
+    def spec(self, placed: StagePlacement) -> StageSpec:
         parts = self.parts
         return StageSpec(placed, parts.kind, parts.windows.decode, parts.stable, parts.prepares)
 
@@ -88,7 +88,7 @@ class StreamingStage(TaskStage):
         return scripted_elements(elements, self.parts.codec, self.parts.decode_scripted)
 
     @override
-    def runner(self, view: StateView, placed: Placed) -> StageRunner:
+    def runner(self, view: StateView, placed: StagePlacement) -> StageRunner:
         return self.code.runner(view, placed, self._clock)
 
     @override

@@ -18,14 +18,14 @@ from apache_beam.runners.worker import operations
 
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.blockoperation import BlockOperation, dofn_runner
-from arcbeam.harness.transforms.values import Given
+from arcbeam.harness.transforms.values import ExtraArguments
 from arcbeam.model.dofns import TakesLists
 
 
-class _Held(BlockOperation):
+class _CollectingOperation(BlockOperation):
     """A DoFn that collects elements and has few outputs. The SDK's runner calls its lifecycle methods."""
 
-    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: ExtraArguments) -> None:
         super().__init__(name, spec, factory, input_coder)
         self._fn: Any = fn
         self._given = given
@@ -66,7 +66,7 @@ class _Held(BlockOperation):
             side.reset()
 
 
-class _Collecting(_Held):
+class _Collecting(_CollectingOperation):
     """A DoFn of the SDK, which processes the elements that this operation leaves to it."""
 
     def _take(self, block: Block) -> None:
@@ -171,7 +171,7 @@ class TableOperation(_Collecting):
         return len(rows)
 
 
-class ListOperation(_Held):
+class ListOperation(_CollectingOperation):
     """A DoFn that takes lists of values in the same window."""
 
     @staticmethod
@@ -214,6 +214,6 @@ def _by_windows(block: Block) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
         yield values, windows
 
 
-def operation_for(fn: Any) -> type[_Held] | None:
+def operation_for(fn: Any) -> type[_CollectingOperation] | None:
     """Return the operation that replaces a DoFn's; None if there is none."""
     return next((kind for kind in (SinkOperation, TableOperation, ListOperation) if kind.takes(fn)), None)

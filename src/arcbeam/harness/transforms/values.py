@@ -82,7 +82,7 @@ def _stopped(error: RuntimeError) -> BaseException | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ExtraArguments:
     """The arguments of user code besides the element.
 
     Attributes:
@@ -141,7 +141,7 @@ class ValueOperation(BlockOperation):
         never_chained: whether it has output more than values, so that it must end a loop.
     """
 
-    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: ExtraArguments) -> None:
         super().__init__(name, spec, factory, input_coder)
         self._fn, self._given, self._windowing = fn, given, given.windowing
         found = unwrapped(fn.process)

@@ -26,7 +26,7 @@ from apache_beam.transforms.sideinputs import get_sideinput_index
 
 from arcbeam.harness.transforms.groupby import shortened
 from arcbeam.harness.transforms.sinks import operation_for
-from arcbeam.harness.transforms.values import FlattenOperation, Given, ValueOperation
+from arcbeam.harness.transforms.values import ExtraArguments, FlattenOperation, ValueOperation
 from arcbeam.harness.transforms.windowing import create_window_into
 
 PAR_DO_URN = common_urns.primitives.PAR_DO.urn
@@ -115,7 +115,7 @@ def create_par_do(
         payload: its parsed payload.
         consumers: consumers of its outputs, by tag.
         choose: returns, for a DoFn, a constructor of its operation from (name, spec, factory, coder of inputs, DoFn,
-            `Given`), or None for the SDK's operation.
+            `ExtraArguments`), or None for the SDK's operation.
         urn: its URN before it was marked.
     """
     serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
@@ -139,7 +139,7 @@ def create_par_do(
         side_inputs=None,
         output_coders=[coders[tag] for tag in tags],
     )
-    given = Given(list(args), dict(kwargs), _side_inputs(factory, transform_id, transform, payload), windowing)
+    given = ExtraArguments(list(args), dict(kwargs), _side_inputs(factory, transform_id, transform, payload), windowing)
     name = common.NameContext(transform.unique_name, transform_id)
     op = make(name, spec, factory, _windowed(factory, pcoll), fn, given)
     return factory.augment_oldstyle_op(op, transform.unique_name, consumers, tags)

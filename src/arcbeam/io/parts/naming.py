@@ -83,7 +83,7 @@ class _Moment:
         return f"{time:%Y%m%dT%H%M%S}{fraction and '.' + fraction}Z"
 
 
-class _Places(tuple[int, ...]):
+class _PartNumbers(tuple[int, ...]):
     """Numbers in a name: 00003, or in the given format; several are joined by "-"."""
 
     def __format__(self, spec: str) -> str:
@@ -187,8 +187,8 @@ class Template:
     def _made(self, span: Span, destination: str, shard: tuple[int, ...], part: int, suffix: str) -> str:
         values: dict[str, Any] = {
             "destination": destination,
-            "shard": _Places(shard),
-            "part": _Places((part,)),
+            "shard": _PartNumbers(shard),
+            "part": _PartNumbers((part,)),
             "suffix": suffix,
         }
         for field, micros in (("start", span.start), ("end", span.end)):

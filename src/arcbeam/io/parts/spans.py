@@ -41,7 +41,7 @@ def check_template(template: Template, windowfn: Any) -> None:
             template.check_windows(None, isinstance(windowfn.get_window_coder(), IntervalWindowCoder))
 
 
-class Kept(window.WindowFn):  # type: ignore[misc]  # Beam is untyped
+class AssignedWindows(window.WindowFn):  # type: ignore[misc]  # Beam is untyped
     """Keeps elements in their windows, which merge like those of another function.
 
     That function cannot assign the windows again: a chunk has the time of its window's end, not the times of its
@@ -72,7 +72,7 @@ class Kept(window.WindowFn):  # type: ignore[misc]  # Beam is untyped
         return self._of.get_window_coder()
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Kept and self._of == other._of
+        return type(other) is AssignedWindows and self._of == other._of
 
     def __hash__(self) -> int:
-        return hash((Kept, self._of))
+        return hash((AssignedWindows, self._of))

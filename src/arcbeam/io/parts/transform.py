@@ -20,7 +20,7 @@ from arcbeam.io.parts.packs import Plain as Packed
 from arcbeam.io.parts.packs import Roll
 from arcbeam.io.parts.places import options_of
 from arcbeam.io.parts.publisher import PublishParts
-from arcbeam.io.parts.spans import Kept, check_template
+from arcbeam.io.parts.spans import AssignedWindows, check_template
 from arcbeam.io.parts.successes import Complete
 from arcbeam.io.parts.work import Part, PartFile, Plain, Work
 from arcbeam.io.publishing import Publish
@@ -208,7 +208,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
                 | "Chunk" >> _chunks(work, self._destination, shards)
                 | "Together" >> together.with_output_types(tuple[tuple[str, str, int], Packed])
                 # Triggers emit early results. Here all chunks of a window are needed.
-                | "Windows" >> beam.WindowInto(Kept(windowfn) if merges else window.GlobalWindows())
+                | "Windows" >> beam.WindowInto(AssignedWindows(windowfn) if merges else window.GlobalWindows())
             )
             write = beam.ParDo(WriteGrouped(work, coder)).with_output_types(tuple[str, Plain])
             files = chunks | "Group" >> beam.GroupByKey() | "Write" >> write

@@ -184,7 +184,7 @@ class _LocalRun:
         is_long = rows.since is not None and time.monotonic() > rows.since + _LONG_SECONDS
         if not is_long or self._early or stage.id in self._files or any(run.finalizes for run in self._runs):
             return
-        rest = rows.leave()
+        rest = rows.stop()
         self._leave_rows()
         self._rows.clear()
         left = LeftEarly(
@@ -247,7 +247,7 @@ class _LocalRun:
         if self._early is not None:
             run.report.left_early = self._early.id
             run.report.row_files += self._early.rest
-        elif left := limited.leave():
+        elif left := limited.stop():
             run.report.row_files += self._file(stage.id, left)
             rest, whole = (sum(len(row.blob) + 1 for row in some) for some in (left, rows))
             run.report.rest_bytes = total * rest // max(1, whole - rest)
@@ -346,7 +346,7 @@ class _LimitedRows:
                     self._left = self._portions.rest(self._shards)
                 row = next(rows, None)
 
-    def leave(self) -> list[Row]:
+    def stop(self) -> list[Row]:
         """End it soon, and return the rows that the stage does not read."""
         with self._lock:
             if self._left is None:
@@ -354,7 +354,7 @@ class _LimitedRows:
             return self._left
 
     def taken(self) -> list[Row]:
-        """Return the rows that the stage has read or will read, once `leave` was called."""
+        """Return the rows that the stage has read or will read, once `stop` was called."""
         with self._lock:
             return [] if self._portions is None else [*self._portions.taken, *self._portions.coming()]
 

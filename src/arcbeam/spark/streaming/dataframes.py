@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from arcbeam.spark.session.remote import is_connect
-from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob, property_of
+from arcbeam.spark.streaming.leveltask import LevelInput, LevelTask, StreamingJob, property_of
 from arcbeam.spark.streaming.rows import ORDER, SCHEMA
 from arcbeam.spark.tasks.failure import Guarded
 from arcbeam.spark.tasks.jobproperties import LONGEST_PROPERTY, encoded
@@ -47,7 +47,7 @@ class MicroBatchFrames:
         for level, sides in enumerate(physical.sides_of[first:], first):
             stages = {placed.name for placed in physical.layout.at(level)}
             sampled = tuple(sample for sample in samples if sample.stage in stages)
-            given.append(Given(order.of_level(level, stages, sides), confirmed, sampled))
+            given.append(LevelInput(order.of_level(level, stages, sides), confirmed, sampled))
         if is_connect(self._spark):
             return self._built(first, given)
         texts = [encoded(each) for each in given]
@@ -60,7 +60,7 @@ class MicroBatchFrames:
             self._of_all[first] = self._built(first, [None] * len(given))
         return self._of_all[first].alias("step")
 
-    def _built(self, first: int, given: list[Given] | list[None]) -> DataFrame:
+    def _built(self, first: int, given: list[LevelInput] | list[None]) -> DataFrame:
         tasks = self._job.physical.layout.tasks
         frame: DataFrame = self._spark.range(0, tasks[first], 1, tasks[first])
         for level, count in enumerate(tasks[first:], first):

@@ -34,11 +34,11 @@ from arcbeam.secrets import without_credentials
 from arcbeam.sizes import cache_size, memo, threshold
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
-from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, Sent, packing
+from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, TaskOutput, packing
 from arcbeam.spark.streaming.sampling import Sampling
 from arcbeam.spark.tasks import failure, jobproperties, lostattempts, workerlog
-from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
+from arcbeam.spark.tasks.crashlog import recorder
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
 from arcbeam.spark.tasks.packing import Packer
 from arcbeam.spark.tasks.rowqueue import RowQueue, batches_of
@@ -105,7 +105,7 @@ _WRITERS = threshold(8)
 """Files that a task writes at the same time."""
 
 
-class _JobHere:
+class _WorkerJob:
     """The state of a job in this process, kept from task to task."""
 
     def __init__(self, job: StreamingJob) -> None:
@@ -133,17 +133,17 @@ class _JobHere:
 
 
 _MOST_JOBS = cache_size(4)
-_jobs: OrderedDict[str, _JobHere] = OrderedDict()
+_jobs: OrderedDict[str, _WorkerJob] = OrderedDict()
 """By the URL of the job's location."""
 
 
-def _here(location: JobLocation) -> _JobHere:
+def _worker_job(location: JobLocation) -> _WorkerJob:
     found = _jobs.get(location.url)
     if found is None:
         job = pickle.loads(location.get_bytes(_PLAN))
         assert isinstance(job, StreamingJob)
         job = replace(job, location=location, store=location.secrets.get(STORE, job.store))
-        found = _jobs[location.url] = _JobHere(job)
+        found = _jobs[location.url] = _WorkerJob(job)
         while len(_jobs) > _MOST_JOBS:
             _jobs.popitem(last=False)
     _jobs.move_to_end(location.url)
@@ -176,7 +176,7 @@ class LevelReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LevelInput:
     """The data of a micro-batch for the tasks of a level.
 
     Attributes:
@@ -207,11 +207,11 @@ class LevelTask:
 
     location: JobLocation
     level: int
-    given: Given | None = None
+    given: LevelInput | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the task: `mapInArrow` calls this."""
-        given: Given = self.given or jobproperties.of_spark_job(property_of(self.level))
+        given: LevelInput = self.given or jobproperties.of_spark_job(property_of(self.level))
         plan = given.order.plan
         context = TaskContext.get()
         number = context.attemptNumber() if context is not None else 0
@@ -219,14 +219,14 @@ class LevelTask:
         earlier = failure.recorded(self.location, error_stage(plan)) if again else None
         if earlier is not None:
             # A retry after a user's error: do not run the same bug again. Spark ends this process, too.
-            open_stages.close_job(_here(self.location).job.id)
+            open_stages.close_job(_worker_job(self.location).job.id)
             raise failure.one_line(earlier) from None
-        job_here = _here(self.location)
-        job = job_here.job
+        worker_job = _worker_job(self.location)
+        job = worker_job.job
         if job.settings.quick_tasks:
             enable_quickack()
         rows: RowQueue[ExchangeRow] = RowQueue()
-        run = _Run(given, self.level, job_here, batches, rows, number)
+        run = _Run(given, self.level, worker_job, batches, rows, number)
         if context is not None:
             about, careful = f"micro-batch {plan.micro_batch}, level {self.level}", again or plan.attempt > 0
             place = run.of.place(number)
@@ -238,7 +238,7 @@ class LevelTask:
             yield from batches_of(packing(rows.drain(), Packer(on=job.settings.packed_blobs)), SCHEMA)
             thread.join()
         if thread.error is not None:
-            lostattempts.leave_lines(self.location, f"{self.level}-{run.task}", worker_name())
+            lostattempts.record_lines(self.location, f"{self.level}-{run.task}", worker_name())
             run.failed(thread.error, thread.step)
             lost = None
             if isinstance(thread.error, SdkWorkerLostError) and not isinstance(thread.error, SdkWorkerNotStartedError):
@@ -267,7 +267,7 @@ class LevelTask:
                 # Spark would have two more attempts, and the driver has more tries. One task alone is retried once.
                 described = died
             else:
-                losses.leave(self.location, error_stage(plan), died)
+                losses.record_loss(self.location, error_stage(plan), died)
                 error = SdkWorkerLostError(died.message)
         if isinstance(described, UserCodeError):
             context = f"in micro-batch {plan.micro_batch}", run.about(), usererrors.element_of(error)
@@ -275,7 +275,7 @@ class LevelTask:
         if described is not None:
             return failure.record(self.location, error_stage(plan), described)
         escaped = failure.unrecorded(error, step)
-        lostattempts.leave(self.location, run.of, run.number, escaped)
+        lostattempts.record_failure(self.location, run.of, run.number, escaped)
         return escaped
 
 
@@ -295,15 +295,15 @@ class _Run:
 
     def __init__(
         self,
-        of: Given,
+        of: LevelInput,
         level: int,
-        job: _JobHere,
+        job: _WorkerJob,
         batches: Iterator[pa.RecordBatch],
         rows: RowQueue[ExchangeRow],
         number: int,
     ) -> None:
         self._level, self.number = level, number
-        self._of, self._here, self._job, self._batches, self._rows = of, job, job.job, batches, rows
+        self._of, self._worker_job, self._job, self._batches, self._rows = of, job, job.job, batches, rows
         context = TaskContext.get()
         self.task = context.partitionId() if context else 0
         self._spark_stage = context.stageId() if context else None
@@ -347,8 +347,8 @@ class _Run:
         running = here.running(Attempt(job.name, plan.micro_batch, (self._level, self.task), name))
         with running, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
-            sent = Sent(physical, self._level, self._rows.put)
-            files, sides = self._here.files, self._here.sides(self._level, of.order.side_files)
+            sent = TaskOutput(physical, self._level, self._rows.put)
+            files, sides = self._worker_job.files, self._worker_job.sides(self._level, of.order.side_files)
             script_time = plan.time if physical.plan.script is None else None
             code = self._code = LevelCode(
                 physical, self._level, self.task, self._open, sent, sides, files.scratch, script_time
@@ -433,7 +433,7 @@ class OpenGraceful:
 
     def __call__(self) -> TaskStage | None:
         """Open the stage."""
-        job = _here(self.location).job
+        job = _worker_job(self.location).job
         if job.worker_setup is not None:
             job.worker_setup()
         # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.

@@ -76,7 +76,7 @@ class InputLostError(Exception):
     """Spark has stopped sending a task's input: the task was killed or a worker was lost. Not an error of user code."""
 
 
-class Sent:
+class TaskOutput:
     """The output of a task.
 
     Args:
@@ -129,7 +129,7 @@ class Received:
     """
 
     def __init__(
-        self, batches: Iterator[pa.RecordBatch], physical: PhysicalPlan, level: int, sent: Sent, *, first: bool
+        self, batches: Iterator[pa.RecordBatch], physical: PhysicalPlan, level: int, sent: TaskOutput, *, first: bool
     ) -> None:
         self._level, self._indexes, self._sent = level, physical.indexes, sent
         self._rows = iter(()) if first else _rows(batches)
@@ -215,7 +215,7 @@ class LevelRows(Rows[ExchangeRow]):
     def __init__(
         self,
         received: Received,
-        sent: Sent,
+        sent: TaskOutput,
         elements: Callable[[str, Iterable[Row]], Iterable[tuple[bytes, Elements | Combined]]],
         ends: Callable[[], None],
     ) -> None:

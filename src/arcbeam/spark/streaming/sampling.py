@@ -16,7 +16,7 @@ from arcbeam.model.rows import BundleReport
 from arcbeam.spark.tasks.openstages import open_stages
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.streaming.assignment import SampleOrder
-from arcbeam.streaming.status.samples import leave_samples
+from arcbeam.streaming.status.samples import record_samples
 
 _LOG = logging.getLogger("arcbeam.task")
 
@@ -113,7 +113,7 @@ class Sampling:
     def _leave(self, stage: str, outputs: Sequence[dict[str, Any]], failure: dict[str, Any] | None) -> None:
         for request in self._requests[stage]:
             try:
-                leave_samples(self._blobs, request, self._level, self._task, {"outputs": outputs, "failure": failure})
+                record_samples(self._blobs, request, self._level, self._task, {"outputs": outputs, "failure": failure})
             except ArcbeamError as e:
                 # Samples must not make a micro-batch fail.
                 _LOG.warning("could not write samples of stage %r: %s", stage, e)

@@ -53,16 +53,16 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.jobname import job_label, resume_command
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import RequestKind
 from arcbeam.store.log.sweep import Swept
-from arcbeam.store.log.troublenote import Trouble, leave_trouble
+from arcbeam.store.log.troublenote import Trouble, record_trouble
 from arcbeam.store.manifest.values import ENDED
 from arcbeam.streaming.driver.commits import LogCommits
 from arcbeam.streaming.driver.controlrequests import EventQueue, RequestWatch, WallClock
 from arcbeam.streaming.driver.driver import JobDriver, drive
 from arcbeam.streaming.driver.heartbeat import Heartbeat
 from arcbeam.streaming.driver.historywriter import HistoryWriter
-from arcbeam.streaming.driver.requests import RequestDesk, Ticket
+from arcbeam.streaming.driver.requests import PendingRequest, RequestQueue
 from arcbeam.streaming.driver.samplerequests import SampleRequests
 from arcbeam.streaming.driver.scriptreader import ScriptReader
 from arcbeam.streaming.driverstate import started
@@ -153,7 +153,7 @@ class StreamRun(Sinks, Watch):
         self._inbox = EventQueue(self._clock)
         label = job_label(plan.name, shown(self.store) if self.kept else "")
         self._samples = SampleRequests({stage.uid for stage in plan.stages} if samples else None)
-        self._desk = RequestDesk(self._inbox, self._clock, label, self._samples)
+        self._requests = RequestQueue(self._inbox, self._clock, label, self._samples)
         self._counters = Counters()
         self._machine: JobMachine | None = None
         self._log: CommitLog | None = None
@@ -207,17 +207,17 @@ class StreamRun(Sinks, Watch):
         """Return the same for all micro-batches that ran, committed or not."""
         return self._counters.attempted()
 
-    def ask(self, what: Asked, savepoint: str = "") -> Ticket:
+    def ask(self, what: RequestKind, savepoint: str = "") -> PendingRequest:
         """Send a request to the job; callable from any thread.
 
         Raises:
             RequestRefusedError: the job cannot do it.
         """
-        return self._desk.ask(what, savepoint)
+        return self._requests.ask(what, savepoint)
 
-    def draining(self) -> Ticket | None:
-        """See `RequestDesk.draining`; callable from any thread."""
-        return self._desk.draining()
+    def draining(self) -> PendingRequest | None:
+        """See `RequestQueue.draining`; callable from any thread."""
+        return self._requests.draining()
 
     def interrupt(self) -> None:
         """End the job; callable from any thread, repeatedly."""
@@ -239,7 +239,7 @@ class StreamRun(Sinks, Watch):
             raise
         finally:
             try:
-                self._desk.close(self._end, why)
+                self._requests.close(self._end, why)
             except StoreError as e:
                 self.warn(f"could not answer the requests to the job: {e}")
         assert self._log is not None
@@ -296,9 +296,9 @@ class StreamRun(Sinks, Watch):
         heartbeat = self._heartbeat = Heartbeat(*of, samples=self._samples.allowed)
         self._inbox.put(started(log.head, physical.layout, self._clock.now()))
         self._blobs = blobs if self.kept else None
-        self._desk.opened(self._blobs, log.head)
+        self._requests.opened(self._blobs, log.head)
         try:
-            with RequestWatch(self._desk, self._job):
+            with RequestWatch(self._requests, self._job):
                 end = self._end = drive(driver, self._inbox, self._clock, lambda: heartbeat.beat() and history.beat())
             if end is not None and end.state in _PUBLISHED:
                 cluster.sweep(log.head.micro_batch)
@@ -408,7 +408,7 @@ class StreamRun(Sinks, Watch):
             self._mode = self._machine.mode
             if self._mode in _ENDING:
                 self._listener.turned(self._mode.name)
-        self._desk.handled(event, commands, self._log.head)
+        self._requests.handled(event, commands, self._log.head)
         if self._history is not None:
             self._history.handled(event)
         for command in commands:
@@ -459,7 +459,7 @@ class StreamRun(Sinks, Watch):
         self._trouble = Trouble(self._log.head.epoch, event.micro_batch, lost.step, why, since)
         if self._blobs is not None:
             try:
-                leave_trouble(self._blobs, self._trouble)
+                record_trouble(self._blobs, self._trouble)
             except StoreError as e:
                 what = f"why micro-batch {event.micro_batch} fails"
                 _LOG.warning("%s: could not record for arcbeam status %s: %s", self._plan.name, what, e)

@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import override
 
 from arcbeam.model.interfaces import OpenStage
-from arcbeam.spark.tasks.blackbox import recorder, step_of
+from arcbeam.spark.tasks.crashlog import recorder, step_of
 from arcbeam.spark.tasks.rowqueue import RowQueue
 
 _LOG = logging.getLogger("arcbeam.task")

@@ -22,7 +22,7 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.model import texts
 from arcbeam.model.rows import LogLine
 from arcbeam.sizes import threshold
-from arcbeam.spark.tasks.blackbox import death_at
+from arcbeam.spark.tasks.crashlog import crash_at
 from arcbeam.spark.tasks.workerlog import task_lines
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.streaming.status.tries import failed_attempt, more_attempts, on_host
@@ -74,7 +74,7 @@ class TaskRun:
 # In the worker.
 
 
-def leave(location: JobLocation, of: TaskRun, number: int, error: BaseException) -> None:
+def record_failure(location: JobLocation, of: TaskRun, number: int, error: BaseException) -> None:
     """Leave the reason of a failed attempt to the next one. Never raises: it is only for display.
 
     Args:
@@ -101,7 +101,7 @@ def earlier(location: JobLocation, of: TaskRun, number: int) -> tuple[str, ...]:
     return tuple((whys + [""] * number)[:number])
 
 
-def leave_lines(location: JobLocation, task: str, worker: str) -> None:
+def record_lines(location: JobLocation, task: str, worker: str) -> None:
     """Leave the lines of a failed attempt for the driver. Never raises: they are only for display.
 
     Args:
@@ -158,5 +158,5 @@ def warnings(location: JobLocation, tasks: Iterable[tuple[TaskRun, tuple[str, ..
 
 
 def _death(location: JobLocation, of: TaskRun, number: int) -> str:
-    death = death_at(location, of.place(number))
+    death = crash_at(location, of.place(number))
     return _UNKNOWN if death is None else on_host(death.host, f"a Python worker died: {death}")

@@ -1,6 +1,6 @@
 """The error of a Spark job whose worker died: which worker, how, and in which transform.
 
-Owns how Spark's text and the worker's notes (`blackbox`) become one error, on the driver.
+Owns how Spark's text and the worker's notes (`crashlog`) become one error, on the driver.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from arcbeam.errors import WorkerLostError
-from arcbeam.spark.tasks.blackbox import Death, death_of
+from arcbeam.spark.tasks.crashlog import WorkerCrash, crash_of
 from arcbeam.store.jobtemp.location import JobLocation
 
 _OF_WORKERS = ("crashed", "Python worker exited", "SIGSEGV", "MemoryError")
@@ -37,12 +37,12 @@ def described(text: str, running: Iterable[str], location: JobLocation, cause: s
         cause: the last cause in the text.
     """
     lost = _LOST_TASK.findall(text)
-    death = death_of(location, [int(attempt) for attempt, _ in reversed(lost)])
+    death = crash_of(location, [int(attempt) for attempt, _ in reversed(lost)])
     died = death is not None or any(sign in text for sign in _OF_WORKERS)
     no_memory = _NO_MEMORY.findall(text) if death is None else []
     if no_memory:
-        death = Death(no_memory[-1], "MemoryError")
-    death = death or Death()
+        death = WorkerCrash(no_memory[-1], "MemoryError")
+    death = death or WorkerCrash()
     place = f" on {lost[-1][1]}" if lost else ""
     times = _TIMES.search(text)
     often = f"; Spark ran its task {times[1]} times" if times else ""
@@ -67,7 +67,7 @@ def described(text: str, running: Iterable[str], location: JobLocation, cause: s
     return WorkerLostError("\n".join(parts), remedy, died=died, step=death.step, how=death.how, memory=death.memory)
 
 
-def _remedy(death: Death) -> str:
+def _remedy(death: WorkerCrash) -> str:
     memory = "give executors more memory (spark.executor.memoryOverhead)"
     if death.how == "MemoryError":
         return (

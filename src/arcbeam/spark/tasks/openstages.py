@@ -54,7 +54,7 @@ def look_at_imports() -> None:
     gc.unfreeze()
 
 
-class Held(Protocol):
+class OpenResource(Protocol):
     """What stays open from task to task: a stage (`arcbeam.model.interfaces.OpenStage`) or a publisher."""
 
     @property
@@ -68,7 +68,7 @@ class Held(Protocol):
         """Tear down; return the errors as texts."""
 
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=OpenResource)
 
 
 class OpenStages:
@@ -79,7 +79,7 @@ class OpenStages:
     """
 
     def __init__(self) -> None:
-        self._jobs: OrderedDict[str, OrderedDict[Hashable, Held]] = OrderedDict()
+        self._jobs: OrderedDict[str, OrderedDict[Hashable, OpenResource]] = OrderedDict()
         self._pid = os.getpid()
         self._set_up = ""
 
@@ -151,13 +151,13 @@ class OpenStages:
             The errors as texts.
         """
         places = {id: place for place, id in enumerate(order)}
-        stages = list(self._jobs.pop(job, OrderedDict[Hashable, Held]()).values())
+        stages = list(self._jobs.pop(job, OrderedDict[Hashable, OpenResource]()).values())
         if places:
             stages.sort(key=lambda stage: places.get(stage.id, len(places)))
         return [error for stage in stages for error in self._close(stage)]
 
     @staticmethod
-    def _close(stage: Held) -> list[str]:
+    def _close(stage: OpenResource) -> list[str]:
         try:
             errors = stage.close()
         except Exception as e:

@@ -24,8 +24,8 @@ from arcbeam.model.rows import REPORT, BundleReport, Row
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks import failure, lostattempts, workerlog
-from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
+from arcbeam.spark.tasks.crashlog import recorder
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
 from arcbeam.spark.tasks.packing import Packer, unpacked
 from arcbeam.spark.tasks.rowqueue import RowQueue, batches_of
@@ -207,7 +207,7 @@ class StageRun:
         yield from self._outbox.drain()
         thread.join()
         if thread.error is not None:
-            lostattempts.leave_lines(task.location, f"{task.stage.id}-{self._partition}", worker_name())
+            lostattempts.record_lines(task.location, f"{task.stage.id}-{self._partition}", worker_name())
             # All stages of the job, because Spark ends the worker of a failed task.
             open_stages.close_job(task.job)
             raise task.escaped(thread.error, thread.step) from None

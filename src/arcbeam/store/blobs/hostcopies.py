@@ -52,7 +52,7 @@ class _InUse:
                 os.close(self._held.pop(folder))
             self._held[folder] = _locked(folder)
 
-    def leave(self, folder: Path) -> None:
+    def release(self, folder: Path) -> None:
         with self._lock:
             if (file := self._held.pop(folder, None)) is not None:
                 os.close(file)
@@ -62,7 +62,7 @@ _in_use = _InUse()
 
 
 def hold(folder: Path) -> None:
-    """Create a folder if it is missing, and record that this process uses it, until `leave` or the process's end.
+    """Create a folder if it is missing, and record that this process uses it, until `release` or the process's end.
 
     Raises:
         OSError: it cannot be created.
@@ -70,9 +70,9 @@ def hold(folder: Path) -> None:
     _in_use.hold(folder)
 
 
-def leave(folder: Path) -> None:
+def release(folder: Path) -> None:
     """Record that this process no longer uses a folder."""
-    _in_use.leave(folder)
+    _in_use.release(folder)
 
 
 def _is(file: int, path: Path) -> bool:

@@ -229,7 +229,7 @@ class RemoteBlobs(JobBlobs):
 
     @override
     def delete_all(self) -> None:
-        hostcopies.leave(self._cache)
+        hostcopies.release(self._cache)
         shutil.rmtree(self._cache, ignore_errors=True)
         self._blobs.clear()
 

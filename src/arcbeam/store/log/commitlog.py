@@ -47,7 +47,7 @@ from arcbeam.store.log.chain import (
     read_newest,
 )
 from arcbeam.store.log.jobname import job_in
-from arcbeam.store.log.opening import Asked, ended, opening
+from arcbeam.store.log.opening import OpeningArguments, ended, opening
 from arcbeam.store.manifest.manifestfile import ManifestWriter, encode
 from arcbeam.store.manifest.names import epoch_name, floor_name, manifest_name
 from arcbeam.store.manifest.values import JobShape, Kind, Manifest, contradictions
@@ -168,7 +168,7 @@ class CommitLog:
             MissingFileError: there are files of a job, but none of its manifests.
             IndeterminateError: the store does not answer; opening again is safe.
         """
-        asked = Asked(shape, now, savepoint, force, "", adapt, discard)
+        asked = OpeningArguments(shape, now, savepoint, force, "", adapt, discard)
 
         def first(newest: Manifest | UnreadableHead | None, job_graph: str, epoch: int, token: str) -> Manifest:
             return opening(blobs, newest, replace(asked, job_graph=job_graph), epoch, token)
@@ -184,7 +184,7 @@ class CommitLog:
             raise
 
     @classmethod
-    def _of_ended(cls, blobs: DurableBlobs, asked: Asked, token: Callable[[], str]) -> CommitLog | None:
+    def _of_ended(cls, blobs: DurableBlobs, asked: OpeningArguments, token: Callable[[], str]) -> CommitLog | None:
         """Return the log of a job that has ended, if only its end remains to be finished."""
         head = ended(blobs, read_newest(blobs), asked)
         return None if head is None else cls(blobs, head.epoch, floor_below(blobs, head.epoch), head, token)

@@ -52,7 +52,7 @@ class DriverNote:
     failures: int = 0
 
 
-def leave_driver_note(blobs: DurableBlobs, note: DriverNote) -> None:
+def record_driver(blobs: DurableBlobs, note: DriverNote) -> None:
     """Write the note; it replaces an earlier one.
 
     Raises:

@@ -42,7 +42,7 @@ class EndNote:
         return f"{self.state}: {self.why}" if self.why else self.state
 
 
-def leave_note(blobs: DurableBlobs, note: EndNote) -> None:
+def record_end(blobs: DurableBlobs, note: EndNote) -> None:
     """Write the note, with the time; it replaces an earlier one.
 
     Raises:

@@ -139,7 +139,7 @@ def _chunk(record: dict[str, Any]) -> Chunk:
     return Chunk(record["points"], *columns, tuple(record["stages"]), tuple(record["texts"]), record["data"])
 
 
-def leave_history(blobs: DurableBlobs, history: StoredHistory) -> None:
+def record_history(blobs: DurableBlobs, history: StoredHistory) -> None:
     """Write the file; it replaces an earlier one.
 
     Raises:

@@ -28,7 +28,7 @@ from arcbeam.store.manifest.values import (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OpeningArguments:
     """The arguments of a driver that opens a job; as in `CommitLog.open`."""
 
     shape: JobShape
@@ -41,7 +41,7 @@ class Asked:
 
 
 def opening(
-    blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: Asked, epoch: int, token: str
+    blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: OpeningArguments, epoch: int, token: str
 ) -> Manifest:
     """Return the opening that follows the newest manifest.
 
@@ -91,7 +91,7 @@ def opening(
     )
 
 
-def ended(blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: Asked) -> Manifest | None:
+def ended(blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: OpeningArguments) -> Manifest | None:
     """Return the head of an ended job, for a driver that only publishes what the head has; nothing is written.
 
     Returns:
@@ -105,7 +105,7 @@ def ended(blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: 
     return _fitting(blobs, asked.adapt(newest), asked)
 
 
-def _fitting(blobs: DurableBlobs, origin: Manifest, asked: Asked) -> Manifest:
+def _fitting(blobs: DurableBlobs, origin: Manifest, asked: OpeningArguments) -> Manifest:
     """Return the manifest with the pipeline's shape.
 
     Raises:
@@ -195,7 +195,7 @@ def no_savepoint(blobs: DurableBlobs, name: str, head: Manifest | None) -> Store
     return StoreError(f"there is no savepoint '{name}' in '{blobs}'", remedy)
 
 
-def _first(asked: Asked, epoch: int, token: str) -> Manifest:
+def _first(asked: OpeningArguments, epoch: int, token: str) -> Manifest:
     return Manifest(
         job=token,
         micro_batch=0,

@@ -45,7 +45,7 @@ def decode(data: bytes, name: str = PLAN) -> dict[str, Any]:
     return record
 
 
-def leave_plan(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
+def record_plan(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
     """Write the plan; it replaces an earlier one.
 
     Raises:
@@ -63,7 +63,7 @@ def plan_in(blobs: DurableBlobs) -> dict[str, Any] | None:
     return _found(blobs, PLAN)
 
 
-def leave_tasks(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
+def record_tasks(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
     """Write the figures of tasks; they replace earlier ones.
 
     Raises:
@@ -77,7 +77,7 @@ def tasks_in(blobs: DurableBlobs) -> dict[str, Any] | None:
     return _found(blobs, TASKS)
 
 
-def leave_details(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
+def record_details(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
     """Write user metrics and messages; they replace earlier ones.
 
     Raises:

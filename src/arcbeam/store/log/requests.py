@@ -35,7 +35,7 @@ _DAY = 24 * 3600 * 1_000_000
 _POLL_SECONDS = 0.2
 
 
-class Asked(StrEnum):
+class RequestKind(StrEnum):
     """The kind of a request."""
 
     SAVEPOINT = "savepoint"
@@ -51,15 +51,15 @@ class Asked(StrEnum):
 
 
 _DOING = {
-    Asked.SAVEPOINT: "take a savepoint of",
-    Asked.DELETE: "delete a savepoint of",
-    Asked.RENAME: "rename a savepoint of",
-    Asked.SAMPLE: "take samples of",
+    RequestKind.SAVEPOINT: "take a savepoint of",
+    RequestKind.DELETE: "delete a savepoint of",
+    RequestKind.RENAME: "rename a savepoint of",
+    RequestKind.SAMPLE: "take samples of",
 }
 """The words for a request, if its own word is not enough."""
 
 
-def refusal(what: Asked, job: str, why: str, remedy: str = "") -> RequestRefusedError:
+def refusal(what: RequestKind, job: str, why: str, remedy: str = "") -> RequestRefusedError:
     """Return the error for a refused request.
 
     Args:
@@ -71,7 +71,7 @@ def refusal(what: Asked, job: str, why: str, remedy: str = "") -> RequestRefused
     return RequestRefusedError(f"cannot {_DOING.get(what, what)} {job}: {why}", remedy)
 
 
-def stopped_remedy(what: Asked, folder: str, *, ended: bool, job_graph: bool) -> str:
+def stopped_remedy(what: RequestKind, folder: str, *, ended: bool, job_graph: bool) -> str:
     """Return what to do about a request for a job that has no driver.
 
     Args:
@@ -82,10 +82,10 @@ def stopped_remedy(what: Asked, folder: str, *, ended: bool, job_graph: bool) ->
     """
     if ended:
         return "there is nothing to do; to run the pipeline again, submit it with another --checkpoint_dir"
-    if what is Asked.CANCEL:
+    if what is RequestKind.CANCEL:
         return "there is nothing to cancel; to give up the job, remove its folder"
     how = resume_command(folder, job_graph)
-    return f"to resume it: {how}" if what is Asked.SUSPEND else f"resume it first: {how}"
+    return f"to resume it: {how}" if what is RequestKind.SUSPEND else f"resume it first: {how}"
 
 
 def unanswered_remedy(blobs: DurableBlobs, place: str) -> str:
@@ -116,7 +116,7 @@ class Request:
     """
 
     id: str
-    what: Asked
+    what: RequestKind
     savepoint: str
     micro_batch: int
     epoch: int
@@ -127,14 +127,14 @@ class Request:
     def wish(self) -> str:
         """The change of names in the next commit; see `name_change`. "" for a cancellation, and for samples."""
         match self.what:
-            case Asked.DELETE:
+            case RequestKind.DELETE:
                 return deletion(self.savepoint)
-            case Asked.RENAME:
+            case RequestKind.RENAME:
                 return renaming(self.savepoint, self.new)
         return self.savepoint
 
 
-class Said(StrEnum):
+class AnswerKind(StrEnum):
     """The kind of an answer."""
 
     TAKEN = "taken"
@@ -154,7 +154,7 @@ class Answer:
         remedy: what to do about a refusal; "" if the text says it.
     """
 
-    said: Said
+    said: AnswerKind
     text: str = ""
     micro_batch: int | None = None
     remedy: str = ""
@@ -162,12 +162,12 @@ class Answer:
     @property
     def settled(self) -> bool:
         """Whether no other answer follows."""
-        return self.said is not Said.TAKEN
+        return self.said is not AnswerKind.TAKEN
 
 
 def ask(
     blobs: DurableBlobs,
-    what: Asked,
+    what: RequestKind,
     savepoint: str,
     now: Timestamp,
     new: str = "",
@@ -201,9 +201,9 @@ def ask(
         remedy = stopped_remedy(what, str(blobs), ended=head.mode in ENDED, job_graph=bool(head.job_graph))
         raise refusal(what, job, f"it is {head.mode} at micro-batch {head.micro_batch}", remedy)
     note = note_of(blobs, head)
-    if note is not None and (what is Asked.CANCEL or not later):
+    if note is not None and (what is RequestKind.CANCEL or not later):
         remedy = stopped_remedy(what, str(blobs), ended=False, job_graph=bool(head.job_graph))
-        if what not in (Asked.CANCEL, Asked.SAMPLE):
+        if what not in (RequestKind.CANCEL, RequestKind.SAMPLE):
             remedy += "; or leave the request for the next driver: --wait=0"
         # Only the first line: what follows is a traceback, and what to do about the failure, not about this request.
         ended = str(note).partition("\n")[0]
@@ -240,10 +240,12 @@ def refuse_name(head: Manifest, request: Request, job: str = "the job") -> None:
 
 def fault_of_name(head: Manifest, request: Request) -> StoreError | None:
     """Return what is wrong with the savepoint's name in a request; None if it is right."""
-    if request.what in (Asked.CANCEL, Asked.SAMPLE) or (request.what is Asked.SUSPEND and not request.savepoint):
+    if request.what in (RequestKind.CANCEL, RequestKind.SAMPLE) or (
+        request.what is RequestKind.SUSPEND and not request.savepoint
+    ):
         return None
     try:
-        if request.what in (Asked.DELETE, Asked.RENAME):
+        if request.what in (RequestKind.DELETE, RequestKind.RENAME):
             changed(head, request.wish)
         else:
             checked_name(head, request.savepoint)
@@ -256,7 +258,7 @@ def answer_to(blobs: DurableBlobs, request: Request) -> Answer | None:
     """Return a driver's answer; None if there is none. A final answer is read once: it is removed."""
     try:
         record = documents.decode(blobs.get(answer_name(request.id)), VERSION, "an answer")
-        found = Answer(Said(record["said"]), record["text"], record["micro_batch"], record["remedy"])
+        found = Answer(AnswerKind(record["said"]), record["text"], record["micro_batch"], record["remedy"])
     except MissingFileError:
         return None
     except (ValueError, KeyError, TypeError) as e:
@@ -272,7 +274,7 @@ def withdraw(blobs: DurableBlobs, request: Request) -> None:
 
 
 def carried_out(
-    blobs: DurableBlobs, what: Asked, name: str, seconds: float, *, new: str = "", place: str = ""
+    blobs: DurableBlobs, what: RequestKind, name: str, seconds: float, *, new: str = "", place: str = ""
 ) -> Answer:
     """Leave a request in a job's folder, and wait for the final answer.
 
@@ -311,7 +313,7 @@ def carried_out(
             f"'{what}' of {job_in(blobs)} has begun, but did not finish within {seconds:g} s",
             f"it continues; see its progress: {command_line('status', place)}",
         )
-    if answer.said is Said.REFUSED:
+    if answer.said is AnswerKind.REFUSED:
         raise refusal(what, job_in(blobs), answer.text, answer.remedy)
     return answer
 
@@ -332,7 +334,7 @@ def change_name(blobs: DurableBlobs, name: str, new: str, seconds: float, *, dri
         JobFailedError: there is no final answer in time.
     """
     if not changed_at_once(blobs, name, new, driver=driver):
-        carried_out(blobs, Asked.RENAME if new else Asked.DELETE, name, seconds, new=new)
+        carried_out(blobs, RequestKind.RENAME if new else RequestKind.DELETE, name, seconds, new=new)
 
 
 def changed_at_once(blobs: DurableBlobs, name: str, new: str, *, driver: str, force: bool = False) -> bool:
@@ -390,7 +392,7 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
     except MissingFileError:
         return None
     try:
-        what, new, stage = Asked(record["what"]), record["new"], record["stage"]
+        what, new, stage = RequestKind(record["what"]), record["new"], record["stage"]
         found = Request(id, what, record["savepoint"], record["micro_batch"], record["epoch"], new, stage)
         texts = all(isinstance(each, str) for each in (found.savepoint, found.new, found.stage))
         if not texts or type(found.micro_batch) is not int or type(found.epoch) is not int:

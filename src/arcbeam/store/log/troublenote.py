@@ -45,7 +45,7 @@ class Trouble:
         return (self.epoch, self.micro_batch) == (head.epoch, head.micro_batch + 1)
 
 
-def leave_trouble(blobs: DurableBlobs, trouble: Trouble) -> None:
+def record_trouble(blobs: DurableBlobs, trouble: Trouble) -> None:
     """Leave the note, in place of an earlier one.
 
     Raises:

@@ -134,14 +134,14 @@ class HostCache:
 
     def forget(self, job: str) -> None:
         """Remove all copies of a job. Best effort."""
-        self.leave(job)
+        self.release(job)
         shutil.rmtree(self._copies / _folder_name(job), ignore_errors=True)
 
-    def leave(self, job: str) -> None:
+    def release(self, job: str) -> None:
         """Close all copies of a job in this process. They stay for a resume, until `sweep` removes them."""
         folder = self._copies / _folder_name(job)
         _databases.close_below(folder)
-        hostcopies.leave(folder)
+        hostcopies.release(folder)
 
     def sweep(self) -> None:
         """Remove the copies of jobs that no process uses or has used for long. Raises nothing."""

@@ -160,7 +160,7 @@ class LevelWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Remove local files, but not those that `leave` has returned."""
+        """Remove local files, but not those that `take_files` has returned."""
         for new in self._new:
             for part in new.parts:
                 part.path.unlink(missing_ok=True)
@@ -178,7 +178,7 @@ class LevelWriter:
         if self._size > _MEMORY:
             self._spill()
 
-    def leave(self) -> list[list[Part]]:
+    def take_files(self) -> list[list[Part]]:
         """Return the files with all rows, for each new shard: they are the caller's."""
         self._spill()
         parts = [new.parts for new in self._new]
@@ -218,7 +218,7 @@ class LevelWriter:
             StoreError: a file cannot be written.
         """
         if merging is not None:
-            for shard, path, summary in merging({shard: each for shard, each in enumerate(self.leave()) if each}):
+            for shard, path, summary in merging({shard: each for shard, each in enumerate(self.take_files()) if each}):
                 named = self._named(shard, micro_batch, epoch)
                 yield Shard(self._level, shard, (publish_file(blobs, path, summary, named, 0, micro_batch),))
                 path.unlink()

@@ -15,7 +15,7 @@ from typing_extensions import override
 from arcbeam.engine.coordinator import Event
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.errors import StoreError
-from arcbeam.streaming.driver.requests import RequestDesk
+from arcbeam.streaming.driver.requests import RequestQueue
 from arcbeam.streaming.interfaces import Clock, WaitingInbox
 
 _LOG = logging.getLogger("arcbeam.streaming")
@@ -81,12 +81,12 @@ class RequestWatch:
     """Checks for requests while the block runs. If the store fails, the next check tries again.
 
     Args:
-        desk: receives the requests.
+        requests: receives the requests.
         job: the job's id, for the thread's name.
     """
 
-    def __init__(self, desk: RequestDesk, job: str) -> None:
-        self._desk = desk
+    def __init__(self, requests: RequestQueue, job: str) -> None:
+        self._requests = requests
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"requests-{job}", daemon=True)
 
@@ -105,12 +105,12 @@ class RequestWatch:
         while True:
             if looks % _FORGETS_EVERY == 0:
                 try:
-                    self._desk.forget_old()
+                    self._requests.forget_old()
                 except StoreError as e:
                     _LOG.debug("could not remove old answers and samples: %s", e)
             looks += 1
             try:
-                self._desk.look()
+                self._requests.look()
                 warned = False
             except Exception as e:
                 # After any error: the next check may succeed, and control requests must not stop working silently.

@@ -16,7 +16,7 @@ from typing import Final
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
-from arcbeam.store.log.drivernote import DriverNote, leave_driver_note
+from arcbeam.store.log.drivernote import DriverNote, record_driver
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.interfaces import Clock
 from arcbeam.streaming.status.activity import Activity
@@ -124,7 +124,7 @@ class Heartbeat:
         if self.blobs is None:
             return
         try:
-            leave_driver_note(self.blobs, self.note())
+            record_driver(self.blobs, self.note())
             self._warned = False
         except StoreError as e:
             _LOG.log(logging.DEBUG if self._warned else logging.WARNING, "'driver' in the job's folder is old: %s", e)

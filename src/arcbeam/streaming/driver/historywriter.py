@@ -19,8 +19,8 @@ from arcbeam.model.rows import BundleReport
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log.commitlog import CommitLog
-from arcbeam.store.log.historyfile import StoredHistory, history_in, leave_history
-from arcbeam.store.log.planfile import leave_details, leave_plan, leave_tasks
+from arcbeam.store.log.historyfile import StoredHistory, history_in, record_history
+from arcbeam.store.log.planfile import record_details, record_plan, record_tasks
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.interfaces import Clock
 from arcbeam.streaming.status.history import History, sample_of, totals_of
@@ -178,7 +178,7 @@ class HistoryWriter:
         if self._details is None:
             return
         try:
-            leave_details(blobs, self._details())
+            record_details(blobs, self._details())
         except StoreError as e:
             _LOG.debug("'details' in the job's folder is old: %s", e)
 
@@ -191,7 +191,7 @@ class HistoryWriter:
 
         def write() -> None:
             try:
-                leave_tasks(blobs, task_record(micro_batch, now, reports, layout))
+                record_tasks(blobs, task_record(micro_batch, now, reports, layout))
             except StoreError as e:
                 _LOG.debug("'tasks' in the job's folder is old: %s", e)
             self._put_details(blobs)
@@ -208,7 +208,7 @@ class HistoryWriter:
 
     def _write_plan(self, blobs: DurableBlobs, plan: Mapping[str, Any]) -> None:
         try:
-            leave_plan(blobs, plan)
+            record_plan(blobs, plan)
         except StoreError as e:
             _LOG.warning("the page cannot show the job's graph: %s", e)
 
@@ -231,7 +231,7 @@ class HistoryWriter:
         assert self._blobs is not None
         began = self._seconds()
         try:
-            leave_history(self._blobs, stored)
+            record_history(self._blobs, stored)
             self._warned = False
         except StoreError as e:
             _LOG.log(logging.DEBUG if self._warned else logging.WARNING, "'history' in the job's folder is old: %s", e)

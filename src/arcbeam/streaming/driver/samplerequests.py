@@ -13,7 +13,7 @@ from typing import Final
 
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.log.requests import Answer, Request, Said, time_of
+from arcbeam.store.log.requests import Answer, AnswerKind, Request, time_of
 from arcbeam.streaming.assignment import SampleOrder
 from arcbeam.streaming.status.samples import KEPT_SECONDS, are_there, remove_old_samples
 
@@ -52,12 +52,12 @@ class SampleRequests:
     def take(self, request: Request) -> Answer:
         """Take a request, and return the first answer to it."""
         if self._stages is None:
-            return Answer(Said.REFUSED, "it does not allow samples", remedy=_ALLOWED)
+            return Answer(AnswerKind.REFUSED, "it does not allow samples", remedy=_ALLOWED)
         if request.stage not in self._stages:
-            return Answer(Said.REFUSED, f"it has no stage '{request.stage}'", remedy=_STAGES)
+            return Answer(AnswerKind.REFUSED, f"it has no stage '{request.stage}'", remedy=_STAGES)
         with self._lock:
             self._open[request.id] = SampleOrder(request.id, request.stage), _Place.WAITING
-        return Answer(Said.TAKEN, "the next micro-batch takes samples")
+        return Answer(AnswerKind.TAKEN, "the next micro-batch takes samples")
 
     def wanted(self) -> tuple[SampleOrder, ...]:
         """Return the requests that the micro-batch carries out that begins now."""
@@ -103,9 +103,9 @@ class SampleRequests:
             if id not in listed:
                 settled.append((id, None))
             elif place is _Place.RAN and are_there(blobs, id):
-                settled.append((id, Answer(Said.DONE, f"there are samples of stage '{order.stage}'")))
+                settled.append((id, Answer(AnswerKind.DONE, f"there are samples of stage '{order.stage}'")))
             elif now - time_of(id) > KEPT_SECONDS * 1e6:
-                settled.append((id, Answer(Said.REFUSED, f"stage '{order.stage}' has processed nothing")))
+                settled.append((id, Answer(AnswerKind.REFUSED, f"stage '{order.stage}' has processed nothing")))
             elif place is _Place.RAN:
                 with self._lock:
                     self._open[id] = order, _Place.WAITING

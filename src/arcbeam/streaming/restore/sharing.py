@@ -63,7 +63,7 @@ class Move:
             rescaling = LevelRescaling(self.had, self.shards, self.stages, writer.put)
             for shard, rows in self.rows.items():
                 rescaling.move(shard, rows)
-            return Moved(writer.leave(), rescaling.moved())
+            return Moved(writer.take_files(), rescaling.moved())
 
 
 @dataclass(frozen=True, slots=True)

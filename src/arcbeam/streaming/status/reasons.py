@@ -14,11 +14,11 @@ from typing import Final
 
 from arcbeam.engine.watermarks.clocks import Port, shown_time
 from arcbeam.engine.watermarks.comparison import passed
-from arcbeam.engine.watermarks.holdreasons import Complete, Held, HoldReason, Link, Observed, Unreported
+from arcbeam.engine.watermarks.holdreasons import Complete, HoldReason, Link, Observed, ShardHold, Unreported
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.sketches import count_of
 from arcbeam.engine.watermarks.stages import Nearest, Watermarks
-from arcbeam.model.observers import Observer, Policy, along
+from arcbeam.model.observers import Observer, Policy, all_observers
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
 from arcbeam.streaming.status.moment import CLOCK_REACHES
 from arcbeam.streaming.status.snapshot import Since, Snapshot, StageSnapshot
@@ -123,9 +123,9 @@ class Reasons:
         if cause.kind not in ("observer", "restriction"):
             return ""
         text = ""
-        ways = (of for output in self._stages[cause.stage].observed.values() for of in along(output))
+        paths = (of for output in self._stages[cause.stage].observed.values() for of in all_observers(output))
         if cause.kind == "restriction" and any(
-            of.policy is Policy.MIN and of.idle_after is None and of.shared is None for of in ways
+            of.policy is Policy.MIN and of.idle_after is None and of.shared is None for of in paths
         ):
             text = "; or set idle_after of WithWatermark: then the watermark does not wait for an idle source"
         for name in waiting:
@@ -174,12 +174,12 @@ class Reasons:
             of.subject,
         )
 
-    def _cause(self, link: Link, cause: Held | Observed | Unreported) -> Cause:
+    def _cause(self, link: Link, cause: ShardHold | Observed | Unreported) -> Cause:
         match cause:
-            case Held(hold, shard) if self._is_caught_up(link, hold):
+            case ShardHold(hold, shard) if self._is_caught_up(link, hold):
                 what = f"restrictions in shard {shard} of {link.stage!r} have no backlog, and their watermark advances"
                 return self._made("restriction", link, shard, what, "they are processed again, which is soon")
-            case Held(hold, shard):
+            case ShardHold(hold, shard):
                 kind, what, frees = self._held(link, hold, shard)
                 made = self._made(kind, link, shard, what, frees, _called(hold), hold.key, hold.release)
                 return replace(made, about=hold.about)

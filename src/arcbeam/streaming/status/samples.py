@@ -20,7 +20,16 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log.jobname import job_in
-from arcbeam.store.log.requests import Asked, Said, answered, ask, refusal, time_of, unanswered_remedy, withdraw
+from arcbeam.store.log.requests import (
+    AnswerKind,
+    RequestKind,
+    answered,
+    ask,
+    refusal,
+    time_of,
+    unanswered_remedy,
+    withdraw,
+)
 from arcbeam.store.manifest.names import SAMPLES, answer_name, samples_name
 
 VERSION: Final = 1
@@ -34,7 +43,7 @@ MOST: Final = 5
 Record = Mapping[str, Any]
 
 
-def leave_samples(blobs: DurableBlobs, request: str, level: int, task: int, record: Record) -> None:
+def record_samples(blobs: DurableBlobs, request: str, level: int, task: int, record: Record) -> None:
     """Write what a task has taken for a request.
 
     Args:
@@ -86,16 +95,16 @@ def sampled(blobs: DurableBlobs, stage: str, seconds: float = SECONDS) -> list[d
         RequestRefusedError: the job does not allow samples, has no such stage, or no driver.
         JobFailedError: the stage had no elements in time.
     """
-    request = ask(blobs, Asked.SAMPLE, "", Timestamp(time.time_ns() // 1000), stage=stage)
+    request = ask(blobs, RequestKind.SAMPLE, "", Timestamp(time.time_ns() // 1000), stage=stage)
     try:
         answer = answered(blobs, request, min(seconds, KEPT_SECONDS))
         # A job that fails refuses, but the task that has failed has left the element.
         found = _merged(_read(blobs, request.id))
-        if not found and answer is not None and answer.said is Said.REFUSED:
-            raise refusal(Asked.SAMPLE, job_in(blobs), answer.text, answer.remedy)
+        if not found and answer is not None and answer.said is AnswerKind.REFUSED:
+            raise refusal(RequestKind.SAMPLE, job_in(blobs), answer.text, answer.remedy)
         if not found and answer is None:
             raise JobFailedError(
-                f"no driver of {job_in(blobs)} answered '{Asked.SAMPLE}' within {seconds:g} s",
+                f"no driver of {job_in(blobs)} answered '{RequestKind.SAMPLE}' within {seconds:g} s",
                 unanswered_remedy(blobs, str(blobs)),
             )
         if not found:

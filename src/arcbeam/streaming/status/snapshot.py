@@ -19,7 +19,7 @@ from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics, together
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
-from arcbeam.model.observers import Observer, Policy, Ways
+from arcbeam.model.observers import Observer, ObserverPaths, Policy
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.store.manifest.values import Kind, Manifest
 from arcbeam.streaming.status.recentcounts import Mark, mark_of, remembered
@@ -106,7 +106,7 @@ class StageSnapshot:
     leftover: int = 0
     awaited: tuple[Awaited, ...] = ()
     kept: StateMetrics = NO_STATE
-    observed: Mapping[str, Ways] = field(default_factory=dict)
+    observed: Mapping[str, ObserverPaths] = field(default_factory=dict)
     recent: tuple[Mark, ...] = ()
 
 
@@ -381,7 +381,7 @@ def _kept(kept: StateMetrics) -> dict[str, Any]:
     return {name: value for name, value in zip(_FIGURES, _OF_KEPT(kept), strict=True) if value}
 
 
-def _ways(ways: Ways) -> list[Any]:
+def _ways(ways: ObserverPaths) -> list[Any]:
     return [
         of
         and [
@@ -401,7 +401,7 @@ def _ways(ways: Ways) -> list[Any]:
     ]
 
 
-def _ways_of(record: list[Any]) -> Ways:
+def _ways_of(record: list[Any]) -> ObserverPaths:
     return tuple(of and _observer(*of) for of in record)
 
 

@@ -56,7 +56,7 @@ class LastWords:
         callbacks.forget(self.job)
         if self.name:
             cache = HostCache(copies_folder())
-            (cache.forget if self.forgotten else cache.leave)(self.name)
+            (cache.forget if self.forgotten else cache.release)(self.name)
 
 
 class WaitingCallbacks:

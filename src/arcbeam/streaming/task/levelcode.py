@@ -125,8 +125,8 @@ class LevelCode(SideInputs, UserCode):
                 yield data
 
     @override
-    def tended(self) -> Mapping[int, bool]:
-        return self._placing.tended(self._level, self._task)
+    def sides_to_compact(self) -> Mapping[int, bool]:
+        return self._placing.sides_to_compact(self._level, self._task)
 
     @override
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:

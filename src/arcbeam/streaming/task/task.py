@@ -102,7 +102,7 @@ class TaskAttempt(Shards, Generic[R]):
             self._files.side(self._name_of("side", data.channel, data.shard, n), data) for n, data in enumerate(put)
         )
         joined: list[str] = []
-        for channel, newest in sorted(self._code.tended().items()):
+        for channel, newest in sorted(self._code.sides_to_compact().items()):
             # As for shards, without the files of this micro-batch: they are not committed yet.
             many = worth_joining(file for file in self._order.side_files if file.channel == channel)
             if many:
@@ -183,7 +183,7 @@ class _Exchange(Exchange, Generic[R]):
         yield from came
 
     @override
-    def comes(self, stage: str, shard: int) -> bool:
+    def has_input(self, stage: str, shard: int) -> bool:
         self._pass_on(shard)
         return stage in self._beginning or isinstance(self._event, AddElements) or self._rows.any(stage, shard)
 

@@ -15,7 +15,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 from typing_extensions import override
 
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.fnapi.environments.workers import StageWorkers
 from arcbeam.fnapi.stage.remotestage import RemoteCode, open_with_workers
@@ -99,7 +99,7 @@ def run(stage: StreamingStage) -> tuple[BundleReport, bytes]:
     """Run a bundle with one element."""
     outbox, report = _ListOutbox(), BundleReport(stage.id, 0)
     stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
-    runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
+    runner = stage.runner(MemoryView(), StagePlacement(StageFlow("it", (), ("main",)), 1, 0))
     runner.process(b"", [(b"", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])
     runner.finish()
     stage.end(report, late=0, closed=0)
@@ -149,7 +149,7 @@ def test_input_without_a_name_is_that_of_its_transform(address: str) -> None:
     code_of(stage).begin_samples()
     outbox = _ListOutbox()
     stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
-    runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
+    runner = stage.runner(MemoryView(), StagePlacement(StageFlow("it", (), ("main",)), 1, 0))
     codec = stage.parts.codec
     elements = [(codec.encode(2) if codec.waits else 2, Timestamp(0), (GLOBAL_WINDOW,), NO_PANE)]
     runner.process(VarIntCoder().encode(1), elements)

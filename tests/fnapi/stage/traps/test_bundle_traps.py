@@ -15,7 +15,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.errors import UserCodeError
 from arcbeam.fnapi.environments import external as external_workers
@@ -107,7 +107,7 @@ def run(
         stage.code.begin_samples()
     try:
         stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
-        runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
+        runner = stage.runner(MemoryView(), StagePlacement(StageFlow("it", (), ("main",)), 1, 0))
         runner.process(b"", [(b"", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])
         closed = runner.finish()
         stage.end(report, late=0, closed=0)

@@ -15,7 +15,7 @@ from apache_beam.metrics import monitoring_infos as mi
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.task.bundles import RestrictionResult
 from arcbeam.engine.watermarks.stages import StageFlow
@@ -106,7 +106,7 @@ def resume(of: Stage, monkeypatch: pytest.MonkeyPatch, script: Callable[[Scripte
     playing.start()
     try:
         stage.begin(_ListOutbox(), 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
-        runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
+        runner = stage.runner(MemoryView(), StagePlacement(StageFlow("it", (), ("main",)), 1, 0))
         return runner.resume(Restriction(b"id", "root", WHOLE), Over(), 1)
     finally:
         playing.join()
@@ -381,7 +381,7 @@ def test_drain_asks_no_sdk_that_cannot_truncate(
     )
     stage = open_with_workers(replace(of, remote=plain), Settings(shards=1, bulk_values=False), StageWorkers("job"))
     stage.begin(_ListOutbox(), 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
-    runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
+    runner = stage.runner(MemoryView(), StagePlacement(StageFlow("it", (), ("main",)), 1, 0))
     assert runner.truncate(Restriction(b"id", "root", WHOLE)) == kept
     stage.abandon()
     stage.close()

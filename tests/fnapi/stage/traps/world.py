@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pytest
 
-from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.fnapi.environments import external as external_workers
 from arcbeam.fnapi.environments.workers import StageWorkers
@@ -49,7 +49,7 @@ class World:
         )
         self.outbox = _ListOutbox()
         self.stage.begin(self.outbox, 0, lambda channel: None, sides, Timestamp(0))  # type: ignore[arg-type, return-value]
-        self.runner = self.stage.runner(self.view, Placed(StageFlow("it", (), ("main",)), 1, 0))
+        self.runner = self.stage.runner(self.view, StagePlacement(StageFlow("it", (), ("main",)), 1, 0))
 
     def __enter__(self) -> Self:
         return self

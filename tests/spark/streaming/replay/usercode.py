@@ -1,6 +1,6 @@
 """What the stages of a replayed job do with their input: user code of the SDK.
 
-Owns the splittable and plain DoFns; stateful ones are in `keeping`. An element is (key, value), and leaves a stage as
+Owns the splittable and plain DoFns; stateful ones are in `stateful`. An element is (key, value), and leaves a stage as
 `Made`. Must not know how the pipeline is connected.
 """
 

@@ -54,7 +54,7 @@ def test_breach_of_the_protocol_has_its_text() -> None:
 @pytest.mark.parametrize(("run", "kind"), [("step-1-0", WorkerLostError), ("step-1-1", JobFailedError)])
 def test_error_that_spark_does_not_retry_is_found(tmp_path: Path, run: str, kind: type[JobFailedError]) -> None:
     location = JobLocation(str(tmp_path))
-    losses.leave(location, "step-1-0", losses.described(Account(_WHY, how="exit status 3"), "A", "S"))
+    losses.record_loss(location, "step-1-0", losses.described(Account(_WHY, how="exit status 3"), "A", "S"))
     text = f"An exception\narcbeam.fnapi.lost.SdkWorkerLostError: {_WHY}\n  one\n SQLSTATE: 3"
     found = failure.as_job_failure(RuntimeError(text), location, stage=run)
     assert type(found) is kind

@@ -52,7 +52,7 @@ def _remedy(how: str) -> str:
     return "look for the cause in the worker's output"
 
 
-def leave(location: JobLocation, run: str, error: WorkerLostError) -> None:
+def record_loss(location: JobLocation, run: str, error: WorkerLostError) -> None:
     """Leave the error to the driver. Never raises: Spark's text has the error, too.
 
     Args:

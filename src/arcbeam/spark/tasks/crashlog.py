@@ -68,7 +68,7 @@ class _Recorder:
             attempt: Spark's task attempt id.
             about: the task in words.
             careful: whether a worker died before.
-            place: see `death_at`.
+            place: see `crash_at`.
         """
         try:
             if self._pid != os.getpid():
@@ -107,7 +107,7 @@ class _Recorder:
         def leaving(code: int) -> None:
             if self._awake.is_set() and os.getpid() == self._pid:
                 with contextlib.suppress(Exception):
-                    here.leave(self._now(), code)
+                    here.record_exit(self._now(), code)
             leave(code)
 
         os._exit = leaving  # type: ignore[assignment]
@@ -211,7 +211,7 @@ def _is_alive(pid: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class WorkerCrash:
     """How a worker died.
 
     Attributes:
@@ -236,22 +236,22 @@ class Death:
         return ", ".join(parts)
 
 
-def death_of(location: JobLocation, attempts: Iterable[int]) -> Death | None:
+def crash_of(location: JobLocation, attempts: Iterable[int]) -> WorkerCrash | None:
     """Return how the worker died that ran one of the attempts; None if it left no notes.
 
     Args:
         location: the job's location.
         attempts: Spark's task attempt ids, the most relevant first.
     """
-    return _death_by(location, "attempt", attempts)
+    return _crash_by(location, "attempt", attempts)
 
 
-def death_at(location: JobLocation, place: Sequence[int]) -> Death | None:
+def crash_at(location: JobLocation, place: Sequence[int]) -> WorkerCrash | None:
     """Return the same of the attempt that began with `place`, numbers that no other attempt of the job has."""
-    return _death_by(location, "place", [list(place)])
+    return _crash_by(location, "place", [list(place)])
 
 
-def _death_by(location: JobLocation, field: str, values: Iterable[object]) -> Death | None:
+def _crash_by(location: JobLocation, field: str, values: Iterable[object]) -> WorkerCrash | None:
     try:
         notes = dict(_notes(location))
     except (OSError, ArcbeamError):
@@ -259,7 +259,7 @@ def _death_by(location: JobLocation, field: str, values: Iterable[object]) -> De
     for value in values:
         for name, found in notes.items():
             if found.running and found.task.get(field) == value:
-                return _death(location, name, found)
+                return _crash(location, name, found)
     return None
 
 
@@ -272,7 +272,7 @@ def _notes(location: JobLocation) -> Iterator[tuple[str, whereabouts.Found]]:
             yield name, found
 
 
-def _death(location: JobLocation, name: str, found: whereabouts.Found) -> Death:
+def _crash(location: JobLocation, name: str, found: whereabouts.Found) -> WorkerCrash:
     stack = _text(location, name + _STACK)
     fatal = re.match(r"Fatal Python error: ([^\n]+)", stack)
     code = _text(location, name + exits.SUFFIX)
@@ -290,7 +290,7 @@ def _death(location: JobLocation, name: str, found: whereabouts.Found) -> Death:
     # Frames of arcbeam call user code. If arcbeam is installed in another folder on the worker, they stay in the stack.
     frames = list(itertools.takewhile(lambda frame: not frame.startswith(f'File "{_PACKAGE}{os.sep}'), frames))
     step, stack = found.left or found.sampled or found.place, "\n".join(frames[:_MOST_FRAMES])
-    return Death(step, how, found.memory, stack, str(found.task.get("host", "")))
+    return WorkerCrash(step, how, found.memory, stack, str(found.task.get("host", "")))
 
 
 def _named(code: int) -> str:

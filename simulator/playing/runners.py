@@ -28,15 +28,15 @@ from simulator.judging.records import Broken, Drop, Out, Part, Record
 from simulator.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from simulator.playing.debouncing import ALL_WAYS
 from simulator.playing.jobs import Job
-from simulator.playing.together import InLots, fires_together
-from simulator.playing.usercode import Buffering, Desk, Expanding, Grouping, Joining, Passing, Reading, Runner
+from simulator.playing.together import InBatches, fires_together
+from simulator.playing.usercode import Buffering, Expanding, Grouping, Joining, Passing, Reading, Runner, RunnerContext
 from simulator.scenario.combining import atoms_of
 from simulator.scenario.kinds import Buffer, Expand, Group, Join, Keep, Source
 from simulator.scenario.plans import Stage
 
 
 class Attempt(Protocol):
-    """The attempt of a task that a desk belongs to."""
+    """The attempt of a task that a context belongs to."""
 
     job: Job
     plan: MicroBatchPlan
@@ -54,8 +54,8 @@ class Attempt(Protocol):
         """Return the contents of a stage's side input in a window, sorted."""
 
 
-class StageDesk(Desk):
-    """See `usercode.Desk`.
+class StageContext(RunnerContext):
+    """See `usercode.RunnerContext`.
 
     Args:
         run: the attempt.
@@ -123,7 +123,7 @@ class StageDesk(Desk):
         self.waiting.append(moment)
 
     @override
-    def aside(self, window: Window) -> tuple[bytes, ...] | None:
+    def side_input(self, window: Window) -> tuple[bytes, ...] | None:
         return None if self.stage.side is None else self._run.read(self.stage.name, window)
 
     @override
@@ -146,31 +146,31 @@ class StageDesk(Desk):
         return Committable(self.stage.name, id)
 
 
-def runner_of(desk: StageDesk, number: int) -> EngineRunner:
+def runner_of(context: StageContext, number: int) -> EngineRunner:
     """Return the user code of a stage."""
     runner: Runner
     calls: EngineRunner
     writes: Buffered | None = None
-    if isinstance(desk.stage.kind, (Buffer, Keep)) and commits_at_the_end_of_calls(desk.chance):
-        desk.view = writes = Buffered(desk.view)
-    match desk.stage.kind:
+    if isinstance(context.stage.kind, (Buffer, Keep)) and commits_at_the_end_of_calls(context.chance):
+        context.view = writes = Buffered(context.view)
+    match context.stage.kind:
         case Source():
-            runner = Reading(desk)
+            runner = Reading(context)
         case Expand():
-            runner = Expanding(desk)
+            runner = Expanding(context)
         case Group():
-            runner = Grouping(desk)
+            runner = Grouping(context)
         case Buffer():
-            runner = Buffering(desk, number)
+            runner = Buffering(context, number)
         case Keep(way=way):
-            runner = ALL_WAYS[way](desk, number)
+            runner = ALL_WAYS[way](context, number)
         case Join():
-            runner = Joining(desk)
+            runner = Joining(context)
         case _:
-            runner = Passing(desk)
+            runner = Passing(context)
     calls = runner if writes is None else Committing(runner, writes)
-    if isinstance(kind := desk.stage.kind, Keep) and (together := fires_together(desk.chance)) > 1:
-        return InLots(calls, together, desk.chance, kind.windowing.decode)
+    if isinstance(kind := context.stage.kind, Keep) and (together := fires_together(context.chance)) > 1:
+        return InBatches(calls, together, context.chance, kind.windowing.decode)
     return calls
 
 

@@ -12,14 +12,14 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.fnapi.wire.skipping import CutShortError, read_varint, skip_prefixed, skip_varint
 from arcbeam.sizes import threshold
 
-_MOST_KEYS: Final = threshold(10_000)
+_KEYS_MAX: Final = threshold(10_000)
 """Keys of a bundle: a worker keeps the state of all of them until the bundle ends."""
 _PICKLED: Final = "beam:coder:pickled_python:v1"
 _NONE, _INT, _TUPLE, _STRINGS = b"\0", b"\1", b"\6", (b"\3", b"\4")
 """First bytes of values in the encoding that the Python SDK has for any type. At the end, a string has no length."""
 
 
-class Lot:
+class KeyBatch:
     """The keys of the open bundle.
 
     SUBTLE: within a bundle the Python SDK finds the state of a key by `==`, but 1, 1.0 and True are three keys. So a
@@ -48,7 +48,7 @@ class Lot:
             return True
         if self._encode(user_key) in self._keys:
             return True
-        return not self._is_full and len(self._keys) < _MOST_KEYS and not self._is_alone(user_key)
+        return not self._is_full and len(self._keys) < _KEYS_MAX and not self._is_alone(user_key)
 
     def add(self, key: bytes, user_key: Any) -> None:
         """Add a key; see `has_room`."""

@@ -53,7 +53,7 @@ def check(pipeline: Pipeline, micro_batches: Iterable[Committed]) -> None:
     for records, stages in micro_batches:
         outs = [record for record in records if isinstance(record, Out)]
         for out in outs:
-            if out.aside is not None and out.window is not None and out.stage in judged:
+            if out.side_input is not None and out.window is not None and out.stage in judged:
                 _check_read(pipeline.by_name[out.stage], out, out.window, there)
         now: dict[tuple[str, Port, Window], list[bytes]] = defaultdict(list)
         for out in outs:
@@ -71,6 +71,6 @@ def check(pipeline: Pipeline, micro_batches: Iterable[Committed]) -> None:
 
 def _check_read(stage: Stage, out: Out, window: Window, there: dict[tuple[str, Port, Window], list[bytes]]) -> None:
     due = sorted(atom for port in stage.sides for atom in there.get((stage.name, port, window), ()))
-    if list(out.aside or ()) != due:
+    if list(out.side_input or ()) != due:
         what = "the newest firing of its side input" if stage.newest else "its side input"
-        raise Broken(f"{stage.name} has read {out.aside} of {what} in {window}, and there was {due}")
+        raise Broken(f"{stage.name} has read {out.side_input} of {what} in {window}, and there was {due}")

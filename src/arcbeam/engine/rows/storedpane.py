@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from arcbeam.sizes import threshold
 
-LENT_BYTES: Final = threshold(4 << 20)
+STORED_PANE_BYTES_MIN: Final = threshold(4 << 20)
 """What has fewer bytes is read into memory at once, which is quicker."""
 
 _GONE: Final = object()
@@ -27,7 +27,7 @@ class Source(Protocol):
         """Yield the bytes, piece by piece."""
 
 
-class Lent:
+class StoredPane:
     """Pieces of bytes in rows of a view; may be iterated any number of times.
 
     Args:

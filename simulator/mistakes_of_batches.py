@@ -20,23 +20,23 @@ def _unsettled() -> AbstractContextManager[object]:
     return patch.object(StatefulLogic, "_settle", lambda self: None)
 
 
-def _end_of_lot_lost() -> AbstractContextManager[object]:
+def _end_of_batch_lost() -> AbstractContextManager[object]:
     return patch.object(Timers, "put_back", lambda self, fired: None)
 
 
 def _expired_kept() -> AbstractContextManager[object]:
-    fire_lot = StatefulLogic._fire_lot
+    fire_batch = StatefulLogic._fire_batch
 
     def without_dropping(self: StatefulLogic, first: Fired, watermark: Timestamp) -> Element | Fired | None:
         with patch.object(StatefulLogic, "_drop", lambda self, key, window: None):
-            return fire_lot(self, first, watermark)
+            return fire_batch(self, first, watermark)
 
-    return patch.object(StatefulLogic, "_fire_lot", without_dropping)
+    return patch.object(StatefulLogic, "_fire_batch", without_dropping)
 
 
-OF_LOTS: Mapping[str, Mutation] = {
+OF_BATCHES: Mapping[str, Mutation] = {
     "a watermark that fires timers before results came": _unsettled,
-    "a timer that ends a lot lost": _end_of_lot_lost,
-    "the state of windows that expire in a lot kept": _expired_kept,
+    "a timer that ends a batch lost": _end_of_batch_lost,
+    "the state of windows that expire in a batch kept": _expired_kept,
 }
 """The mistakes by name."""

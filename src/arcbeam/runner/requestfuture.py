@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcbeam.store.log.requests import Answer, Said, refusal
-from arcbeam.streaming.driver.requests import Ticket
+from arcbeam.store.log.requests import Answer, AnswerKind, refusal
+from arcbeam.streaming.driver.requests import PendingRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestFuture:
     """A request to a job in this process.
 
     Attributes:
@@ -17,7 +17,7 @@ class Asking:
         job: its name in messages.
     """
 
-    ticket: Ticket
+    pending: PendingRequest
     path: str
     job: str
 
@@ -27,7 +27,7 @@ class Asking:
         Raises:
             RequestRefusedError: the request was refused.
         """
-        self.ticket.heard.wait()
+        self.pending.heard.wait()
         return self._answer()
 
     def wait(self) -> Answer:
@@ -36,12 +36,12 @@ class Asking:
         Raises:
             RequestRefusedError: the request was refused.
         """
-        self.ticket.settled.wait()
+        self.pending.settled.wait()
         return self._answer()
 
     def _answer(self) -> Answer:
-        answer = self.ticket.answer
+        answer = self.pending.answer
         assert answer is not None
-        if answer.said is Said.REFUSED:
-            raise refusal(self.ticket.request.what, self.job, answer.text, answer.remedy)
+        if answer.said is AnswerKind.REFUSED:
+            raise refusal(self.pending.request.what, self.job, answer.text, answer.remedy)
         return answer

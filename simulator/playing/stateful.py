@@ -19,7 +19,7 @@ from arcbeam.engine.task.bundles import BundleResult, CallResult, TimerCleared, 
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Window
 from simulator.judging.records import Broken
-from simulator.playing.usercode import Desk, Runner
+from simulator.playing.usercode import Runner, RunnerContext
 from simulator.scenario.combining import atoms_of
 from simulator.scenario.kinds import Keep
 
@@ -97,20 +97,20 @@ class Drawers(MultimapCell):
         return list(self.read(key, at, name))
 
 
-class Keeping(Runner, ABC):
+class StatefulRunner(Runner, ABC):
     """The common part of all stateful user code.
 
     Args:
-        desk: the desk of the stage.
+        context: the context of the stage.
         number: the number of the stage.
     """
 
-    def __init__(self, desk: Desk, number: int) -> None:
-        super().__init__(desk)
-        kind = desk.stage.kind
+    def __init__(self, context: RunnerContext, number: int) -> None:
+        super().__init__(context)
+        kind = context.stage.kind
         assert isinstance(kind, Keep)
         self.kind = kind
-        self._cells = cells = Cells(desk.view, number)
+        self._cells = cells = Cells(context.view, number)
         self.count = Value(cells, "count")
         self.bag = BagCell(cells, "bag")
         self.last = Value(cells, "last")
@@ -142,7 +142,7 @@ class Keeping(Runner, ABC):
         return self.kind.windowing.decode(fired.window)
 
 
-class UntilEnd(Keeping):
+class UntilEnd(StatefulRunner):
     """Release all elements of a window together: at its end, or at its expiration."""
 
     @override
@@ -170,12 +170,12 @@ class UntilEnd(Keeping):
                 f"a timer of {self.name} fired with {fired.payload!r}, a payload that a later setting replaced"
             )
         window = self.window_of(fired)
-        self.desk.over(window)
+        self.context.over(window)
         return self._let_go(fired.key, window)
 
     @override
     def expire(self, key: bytes, window: Window) -> CallResult:
-        self.desk.over(window)
+        self.context.over(window)
         return self._let_go(key, window)
 
     def _let_go(self, key: bytes, window: Window) -> CallResult:
@@ -191,7 +191,7 @@ class UntilEnd(Keeping):
         return CallResult(len(values))
 
 
-class ByTheClock(Keeping):
+class ByTheClock(StatefulRunner):
     """Release the earlier half of the elements some processing time after the first arrived, and so on.
 
     Release the rest at the end of their window.
@@ -202,7 +202,7 @@ class ByTheClock(Keeping):
         at = window.ordered()
         self.in_time.add(key, at, time, value)
         first = next(iter(self.in_time.read(key, at)))[0]
-        due = self.count.get(key, at) or b"%d" % (self.desk.now + self.kind.pause)
+        due = self.count.get(key, at) or b"%d" % (self.context.now + self.kind.pause)
         self.count.set(key, at, due)
         self.sum.add(key, at, b"1")
         yield from self._timers(key, window, Timestamp(int(due)), first)
@@ -214,20 +214,20 @@ class ByTheClock(Keeping):
             due = self.count.get(fired.key, fired.window)
             if fired.payload != self.sum.get(fired.key, fired.window):
                 raise Broken(f"a timer of {self.name} fired with {fired.payload!r}, an older payload")
-            early = fired.fire_at > self.desk.now and not self.desk.draining
+            early = fired.fire_at > self.context.now and not self.context.draining
             if early or due != b"%d" % fired.fire_at:
-                raise Broken(f"a timer of {self.name} is due at {fired.fire_at}, set for {due!r}: {self.desk.now}")
+                raise Broken(f"a timer of {self.name} is due at {fired.fire_at}, set for {due!r}: {self.context.now}")
             if self.kind.way == "clock" and window == GLOBAL_WINDOW:
                 # The timer for the end of the window is still pending. With other windows, the processing-time timer
                 # may precede the expiration of an earlier window, and so this timer.
-                self.desk.not_over(window.max_timestamp)
+                self.context.not_over(window.max_timestamp)
         half = self._half(fired) if fired.family == "clock" else None
         values = list(self.in_time.read(fired.key, fired.window, None, half))
         for time, value in values:
             self.put_out(fired.key, atoms_of(value), time, window)
         self.in_time.clear_range(fired.key, fired.window, None, half)
         if half is not None:
-            again = Timestamp(self.desk.now + self.kind.pause)
+            again = Timestamp(self.context.now + self.kind.pause)
             self.count.set(fired.key, fired.window, b"%d" % again)
             return CallResult(len(values), list(self._timers(fired.key, window, again, half)))
         self.count.clear(fired.key, fired.window)
@@ -251,18 +251,18 @@ class ByTheClock(Keeping):
     @override
     def expire(self, key: bytes, window: Window) -> CallResult:
         at = window.ordered()
-        self.desk.over(window)
+        self.context.over(window)
         due = self.count.get(key, at)
         # In a drain, processing-time timers that other timers set never fire.
-        if due is not None and int(due) <= self.desk.now and not self.desk.draining:
-            raise Broken(f"{window} of {self.name} expires at {self.desk.now} before a timer that is due at {due!r}")
+        if due is not None and int(due) <= self.context.now and not self.context.draining:
+            raise Broken(f"{window} of {self.name} expires at {self.context.now} before a timer that is due at {due!r}")
         values = list(self.in_time.read(key, at))
         for _, value in values:
             self.put_out(key, atoms_of(value), window.max_timestamp, window)
         return CallResult(len(values))
 
 
-class Each(Keeping):
+class Each(StatefulRunner):
     """Set a separate timer for each element."""
 
     @override
@@ -283,7 +283,7 @@ class Each(Keeping):
         return CallResult(count)
 
 
-class InDrawers(Keeping):
+class InDrawers(StatefulRunner):
     """Buffer elements in drawers. Each drawer has its own timer, and is released as a whole."""
 
     @override
@@ -318,7 +318,7 @@ class InDrawers(Keeping):
         return [(Timestamp(int(time)), value) for time, value in pairs]
 
 
-class InOrder(Keeping):
+class InOrder(StatefulRunner):
     """Require elements in the order of their timestamps, and release them at once."""
 
     @override
@@ -340,7 +340,7 @@ class InOrder(Keeping):
         return CallResult()
 
 
-WAYS: dict[str, Callable[[Desk, int], Keeping]] = {
+WAYS: dict[str, Callable[[RunnerContext, int], StatefulRunner]] = {
     "end": UntilEnd,
     "expiration": UntilEnd,
     "clock": ByTheClock,

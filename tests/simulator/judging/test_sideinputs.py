@@ -1,4 +1,4 @@
-"""`aside` compares what was read from a side input with the outputs of earlier micro-batches."""
+"""`side_input` compares what was read from a side input with the outputs of earlier micro-batches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.timestamps import Timestamp
-from simulator.judging.aside import Committed, check
 from simulator.judging.records import Broken, Out
+from simulator.judging.sideinputs import Committed, check
 from simulator.scenario.kinds import MAIN, Event, Join, Source
 from simulator.scenario.plans import Pipeline, Stage
 from simulator.scenario.windowings import TENS
@@ -28,7 +28,7 @@ def put(*atoms: bytes) -> Out:
 
 def read(*atoms: bytes) -> Out:
     (window,) = TENS.fn.assign(Timestamp(3))
-    return Out("join-2", MAIN, b"k", (b"x",), Timestamp(3), window, joined=bool(atoms), aside=atoms)
+    return Out("join-2", MAIN, b"k", (b"x",), Timestamp(3), window, joined=bool(atoms), side_input=atoms)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Crowded:
+class TooManyRestrictions:
     """A root with more live restrictions than intended.
 
     Attributes:
@@ -39,7 +39,7 @@ class Crowded:
 
 
 @dataclass(slots=True)
-class HoldReport:
+class RestrictionTotals:
     """The totals of a stage's restrictions in a shard.
 
     Attributes:
@@ -87,7 +87,7 @@ class HoldReport:
                 del self.silent[output]
 
 
-class HoldReportRow:
+class RestrictionTotalsRow:
     """The row of totals. It has the version and the numbers of live, endless and unsized restrictions. Then follow,
     each preceded by its length: the numerator and the denominator of the finite size, and each output with the number
     of restrictions that are silent for it.
@@ -103,10 +103,10 @@ class HoldReportRow:
     __slots__ = ("_counted", "_known", "_outputs", "_row", "_view")
 
     def __init__(
-        self, view: StateView, row: bytes, outputs: tuple[str, ...], counted: Callable[[], HoldReport]
+        self, view: StateView, row: bytes, outputs: tuple[str, ...], counted: Callable[[], RestrictionTotals]
     ) -> None:
         self._view, self._row, self._outputs, self._counted = view, row, outputs, counted
-        self._known: HoldReport | None = None
+        self._known: RestrictionTotals | None = None
 
     def fits(self) -> bool:
         """Return whether there is a row for the stage's current outputs."""
@@ -119,7 +119,7 @@ class HoldReportRow:
         self._known = self._counted()
         self._write(self._known)
 
-    def read(self) -> HoldReport:
+    def read(self) -> RestrictionTotals:
         """Return the totals. Do not change them."""
         if not self.fits():
             self._known = self._counted()
@@ -127,12 +127,12 @@ class HoldReportRow:
         return self._known
 
     def count(self, size: float, silent: Iterable[str], change: int) -> None:
-        """See `HoldReport`. Called before the restriction's own rows are changed."""
+        """See `RestrictionTotals`. Called before the restriction's own rows are changed."""
         known = self.read()
         known.count(size, silent, change)
         self._write(known)
 
-    def _write(self, known: HoldReport) -> None:
+    def _write(self, known: RestrictionTotals) -> None:
         if not known.live:
             self._view.delete(self._row)
             return
@@ -141,7 +141,7 @@ class HoldReportRow:
         header = _HEADER.pack(_VERSION, known.live, known.endless, known.unsized)
         self._view.put(self._row, header + b"".join(map(sequences.framed, (*numbers, *counted))))
 
-    def _stored(self) -> HoldReport | None:
+    def _stored(self) -> RestrictionTotals | None:
         stored = self._view.get(self._row)
         if stored is None or stored[0] != _VERSION:
             return None
@@ -151,7 +151,7 @@ class HoldReportRow:
         if counts.keys() != set(self._outputs):
             return None
         silent = {output: count for output, count in counts.items() if count}
-        return HoldReport(live, Fraction(_int(numerator), _int(denominator)), silent, endless, unsized)
+        return RestrictionTotals(live, Fraction(_int(numerator), _int(denominator)), silent, endless, unsized)
 
 
 def outputs_of(stored: bytes) -> tuple[str, ...] | None:

@@ -10,7 +10,7 @@ import pytest
 from arcbeam.engine.grouping import contents, sortedruns
 from arcbeam.engine.grouping.contents import Bag
 from arcbeam.engine.grouping.sortedruns import SortedRuns
-from arcbeam.engine.rows.lent import Lent
+from arcbeam.engine.rows.storedpane import StoredPane
 from arcbeam.testing.views import MemoryView
 
 
@@ -20,7 +20,7 @@ class Rows:
     def __init__(self) -> None:
         self.there = [b"a", b"b", b"c"]
         self.copies = 0
-        self.lent = Lent(self.there, 3, b"c", self.there.clear)
+        self.lent = StoredPane(self.there, 3, b"c", self.there.clear)
 
     def copied(self, pieces: Iterable[bytes]) -> list[bytes]:
         self.copies += 1
@@ -72,9 +72,9 @@ def test_large_keys_of_runs_are_lent(seed: int, monkeypatch: pytest.MonkeyPatch)
         runs.add(groups)
         for key, payloads in groups.items():
             expected.setdefault(key, []).extend(payloads)
-    found, lent = dict[bytes, list[bytes]](), list[Lent]()
+    found, lent = dict[bytes, list[bytes]](), list[StoredPane]()
     for key, payloads in runs.merged({b"5": [b"newest"]}):
-        if isinstance(payloads, Lent):
+        if isinstance(payloads, StoredPane):
             lent.append(payloads)
             assert payloads.size == sum(map(len, payloads))
             assert payloads.last == list(payloads)[-1]

@@ -1,4 +1,4 @@
-"""`wishes` finds requests that are not carried out."""
+"""`requests` finds requests that are not carried out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.manifest.values import JobShape, Kind, Manifest, Pin
 from simulator.judging.records import Broken
-from simulator.judging.wishes import REFUSED, WHILE_COMMITTING, Wishes
+from simulator.judging.requests import REFUSED, WHILE_COMMITTING, RequestChecks
 
 NOW = Timestamp(0)
 TOLD_SO = Warn("savepoint 's' is not made: the job is cancelling")
@@ -66,29 +66,29 @@ class Played:
 
     def __init__(self, *events: Event) -> None:
         self.happened: Counter[str] = Counter()
-        self.wishes = Wishes(lambda what: self.happened.update([what]))
-        self.wishes.opened(None, None, manifest(0, opening=1))
+        self.requests = RequestChecks(lambda what: self.happened.update([what]))
+        self.requests.opened(None, None, manifest(0, opening=1))
         self.head = manifest(0, opening=1)
         self.hears(*events)
 
     def hears(self, *events: Event, says: tuple[Command, ...] = ()) -> Played:
         for event in events:
-            self.wishes.handled(1, event, says)
+            self.requests.handled(1, event, says)
         return self
 
     def proposes(self, micro_batch: int = 1) -> Played:
         command = Propose(micro_batch, NOW, CommitMode.RUNNING, Times(), b"", ())
-        self.wishes.handled(1, SavepointRequested(NOW, "unheard"), (Warn("'unheard'"), command))
+        self.requests.handled(1, SavepointRequested(NOW, "unheard"), (Warn("'unheard'"), command))
         return self
 
     def commits(self, *pins: Pin, mode: CommitMode = CommitMode.RUNNING, micro_batch: int = 1) -> Played:
         made = manifest(micro_batch, *pins, mode=mode)
-        self.wishes.real(self.head, made)
+        self.requests.real(self.head, made)
         self.head = made
         return self
 
     def ends(self, state: EndState, *says: Command) -> Played:
-        self.wishes.handled(1, SavepointRequested(NOW, "unheard"), (Warn("'unheard'"), *says, End(state)))
+        self.requests.handled(1, SavepointRequested(NOW, "unheard"), (Warn("'unheard'"), *says, End(state)))
         return self
 
 
@@ -112,7 +112,7 @@ def test_carried_out_requests_pass() -> None:
 
 def test_cancellation_does_not_bind_driver_that_finishes_job() -> None:
     ended = Played(CancelRequested(NOW)).ends(EndState.CANCELLED)
-    ended.wishes.finishing(1)
+    ended.requests.finishing(1)
     ended.ends(EndState.DONE)
 
 
@@ -156,18 +156,18 @@ def test_violated_requests_are_found(play: Callable[[], Played], message: str) -
 
 def test_released_savepoint_must_be_missing_afterwards() -> None:
     played = Played(SAVE).proposes().commits(MADE)
-    played.wishes.release(1, "s")
+    played.requests.release(1, "s")
     with pytest.raises(Broken, match="which were released"):
         played.proposes(2).commits(MADE, micro_batch=2)
     played.commits(micro_batch=2)
 
 
 def test_opening_keeps_savepoints_and_state_of_its_origin() -> None:
-    wishes, head, origin = Wishes(print), manifest(5, pin("s", 2), pin("t", 4)), manifest(2, pin("s", 2))
-    wishes.opened(head, origin, manifest(6, *head.pins, opening=2))
+    requests, head, origin = RequestChecks(print), manifest(5, pin("s", 2), pin("t", 4)), manifest(2, pin("s", 2))
+    requests.opened(head, origin, manifest(6, *head.pins, opening=2))
     with pytest.raises(Broken, match="opens with savepoints"):
-        wishes.opened(head, origin, manifest(6, *origin.pins, opening=2))
+        requests.opened(head, origin, manifest(6, *origin.pins, opening=2))
     with pytest.raises(Broken, match="has other progress"):
-        wishes.opened(head, origin, manifest(6, *head.pins, opening=2, progress=b"x"))
+        requests.opened(head, origin, manifest(6, *head.pins, opening=2, progress=b"x"))
     with pytest.raises(Broken, match="had to resume s"):
-        wishes.resumed(head, "s")
+        requests.resumed(head, "s")

@@ -18,7 +18,7 @@ from simulator.scenario.scenarios import OF_TASKS, Fault, FaultKind
 _FAIR = Faults()
 
 
-class Mischief:
+class FaultInjector:
     """Injects faults.
 
     Args:

@@ -3,7 +3,7 @@
 The process that needs the command holds the other end of that pipe, so the command ends with it, however it is killed.
 Started as a file, so it imports nothing but the standard library.
 
-Usage: leash.py FOLDER COMMAND [ARGUMENT]…; FOLDER is removed at the end.
+Usage: supervisor.py FOLDER COMMAND [ARGUMENT]…; FOLDER is removed at the end.
 """
 
 from __future__ import annotations

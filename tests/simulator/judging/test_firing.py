@@ -9,7 +9,7 @@ import pytest
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import IntervalWindow, PaneInfo, Timing
-from simulator.judging.punctual import MicroBatchRun, check
+from simulator.judging.firing import MicroBatchRun, check
 from simulator.judging.records import Broken, Drop, Out, Record
 from simulator.scenario.kinds import MAIN, Event, Group, Source
 from simulator.scenario.plans import Pipeline, Stage

@@ -91,7 +91,7 @@ class _Heard:
     warnings: str = ""
 
 
-class Wishes:
+class RequestChecks:
     """The requests to one job.
 
     Args:

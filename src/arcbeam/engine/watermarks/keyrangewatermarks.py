@@ -21,20 +21,20 @@ from arcbeam.model.interfaces import StateView
 from arcbeam.model.rows import key_hash
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 
-_FLOOR: Final = struct.Struct(">QQ8s")
+_WATERMARK: Final = struct.Struct(">QQ8s")
 _HASHES: Final = 1 << 32
 """The number of hashes of keys."""
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class KeyRangeWatermark:
     """The former input watermark of the keys with `key_hash(key) % shards == shard`."""
 
     shards: int
     shard: int
     time: Timestamp
 
-    def within(self, shards: int, shard: int) -> Floor | None:
+    def within(self, shards: int, shard: int) -> KeyRangeWatermark | None:
         """Return the same for those of its keys that are also in a shard of another number; None if none is."""
         common = gcd(self.shards, shards)
         if self.shard % common != shard % common:
@@ -43,11 +43,11 @@ class Floor:
         both = self.shards // common * shards
         shard = (self.shard + self.shards * steps) % both
         if both <= _HASHES:
-            return Floor(both, shard, self.time)
-        return Floor(_HASHES, shard, self.time) if shard < _HASHES else None
+            return KeyRangeWatermark(both, shard, self.time)
+        return KeyRangeWatermark(_HASHES, shard, self.time) if shard < _HASHES else None
 
 
-class Floors:
+class KeyRangeWatermarks:
     """The floors of one stage in one shard.
 
     Args:
@@ -79,7 +79,7 @@ class Floors:
     def passed(self, watermark: Timestamp) -> None:
         """Drop the floors that the input watermark has reached."""
         left = [
-            Floor(shards, shard, time)
+            KeyRangeWatermark(shards, shard, time)
             for shards, of in self._by_shards.items()
             for shard, time in of.items()
             if time > watermark
@@ -92,12 +92,12 @@ class Floors:
             self._view.delete(self._row)
 
 
-def packed(floors: Iterable[Floor]) -> bytes:
+def packed(floors: Iterable[KeyRangeWatermark]) -> bytes:
     """Return the value of the row."""
-    return b"".join(_FLOOR.pack(floor.shards, floor.shard, moment(floor.time)) for floor in floors)
+    return b"".join(_WATERMARK.pack(floor.shards, floor.shard, moment(floor.time)) for floor in floors)
 
 
-def unpacked(stored: bytes) -> Iterator[Floor]:
+def unpacked(stored: bytes) -> Iterator[KeyRangeWatermark]:
     """Yield the floors in the value of a row."""
-    for shards, shard, time in _FLOOR.iter_unpack(stored):
-        yield Floor(shards, shard, time_of(time))
+    for shards, shard, time in _WATERMARK.iter_unpack(stored):
+        yield KeyRangeWatermark(shards, shard, time_of(time))
