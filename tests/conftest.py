@@ -15,7 +15,7 @@ from hypothesis import settings
 from arcbeam.spark.session.java import require_java
 
 # Helpers of several modules also assert, so pytest shows the compared values as in tests.
-pytest.register_assert_rewrite("tests.engine", "tests.harness", "tests.jobs", "tests.steps", "tests.store")
+pytest.register_assert_rewrite("tests.engine", "tests.harness", "tests.jobs", "tests.store")
 
 _ROOT = Path(__file__).resolve().parent.parent
 _CONTRACTS = _ROOT / "tests" / "contracts.toml"
@@ -33,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     paths = [str(_ROOT / "src"), str(_ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    # Sessions of tests live for seconds, or run new code all the time: compiling their code well does not pay.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 def pytest_unconfigure() -> None:

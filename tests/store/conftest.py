@@ -44,9 +44,9 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> DurableBlobs:
             return ObjectBlobs(s3_store(request.getfixturevalue("s3_endpoint")), "s3://jobs")
 
 
-@pytest.fixture(params=["memory", "s3"])
+@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.long)])
 def memory(request: pytest.FixtureRequest) -> DurableBlobs:
-    """An empty store in memory, for tests that do not depend on the backend; and one on S3."""
+    """An empty store in memory, for tests that do not depend on the backend; in `make test-all`, one on S3, too."""
     if request.param == "s3":
         return ObjectBlobs(s3_store(request.getfixturevalue("s3_endpoint")), "memory://")
     return ObjectBlobs(MemoryStore(), "memory://")

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import apache_beam as beam
@@ -98,9 +98,9 @@ class Scale(beam.DoFn):
         yield Step(str(FACTOR * x), quadrupled)
 
 
-def in_pool(fn: Callable[[int], int], x: int, method: str = "fork") -> int:
+def in_pool(fns: Iterable[Callable[[int], int]], x: int, method: str = "fork") -> list[int]:
     with multiprocessing.get_context(method).Pool(1) as pool:
-        return pool.map(fn, [x])[0]
+        return [pool.apply(fn, (x,)) for fn in fns]
 
 
 def check(values: Any, expected: list[Any], label: str) -> None:
@@ -130,10 +130,10 @@ def add_made_by_workers(p: Any) -> None:
     moved = made | "Exchange made" >> beam.Reshuffle()
     same = moved | "Compare" >> beam.MapTuple(lambda step, nothing: (step.fn in (doubled, squared), nothing is NOTHING))
     check(same, [(True, True), (True, True)], "Same objects")
-    pooled = numbers | "In pools" >> beam.Map(lambda i: [in_pool(fn, i) for fn in (doubled, squared, Box("ab"))])
+    pooled = numbers | "In pools" >> beam.Map(lambda i: in_pool((doubled, squared, Box("ab")), i))
     check(pooled, [[2, 1, 3], [4, 4, 4]], "Pooled")
-    spawned = numbers | "In new processes" >> beam.Map(lambda i: [in_pool(fn, i, "spawn") for fn in (doubled, squared)])
-    check(spawned, [[2, 1], [4, 4]], "Spawned")
+    spawned = p | "One" >> beam.Create([3]) | "Spawn" >> beam.Map(lambda i: in_pool((doubled, squared), i, "spawn"))
+    check(spawned, [[6, 9]], "Spawned")
     scaled = numbers | "Scale" >> beam.ParDo(Scale()) | "Exchange scaled" >> beam.Reshuffle()
     check(scaled | "Apply scaled" >> beam.Map(lambda step: (step.name, step.fn(3))), [("2", 12), ("4", 12)], "Scaled")
 

@@ -43,7 +43,9 @@ def test_script_with_own_classes(session: str) -> None:
 
 
 @pytest.mark.contract("API-05")
-@pytest.mark.parametrize("method", ["main", "spawn", pytest.param("forkserver", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "method", ["main", *(pytest.param(method, marks=pytest.mark.long) for method in ("spawn", "forkserver"))]
+)
 def test_script_with_objects_pickled_by_name(method: str) -> None:
     held, used, copied, decorated, found = _run("main_names.py", method).splitlines()
     assert found == "all found"
