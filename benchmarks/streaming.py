@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 CLOCKS = {"wall": time.perf_counter, "processor": processor_seconds}
 WARM_UP = 20_000
-LIVE = ("steps", "latency")
+LIVE = ("steps", "latency", "exchanges")
 LIVE_SECONDS = 120.0
 PEERS = ("arcbeam", "structured", "native")
 TITLES = {"arcbeam": "arcbeam", "structured": "Structured Streaming, Python", "native": "… without Python"}
@@ -167,9 +167,11 @@ def _live(works: list[str], seconds: float, *, quick: bool) -> tuple[list[Figure
     """Return the figures that depend on the clock, and the errors."""
     from bench.streaming import live
 
+    skipped = seconds / 3 if quick else live.SKIPPED_SECONDS
     kinds: dict[str, Callable[[], list[Figure]]] = {
         "steps": lambda: live.micro_batches(seconds, 10) if quick else live.micro_batches(seconds),
-        "latency": lambda: live.latency(seconds, seconds / 3) if quick else live.latency(seconds),
+        "latency": lambda: live.latency(seconds, skipped),
+        "exchanges": lambda: live.latency(seconds, skipped, per_second=100, exchanges=3),
     }
     figures: list[Figure] = []
     errors: list[str] = []

@@ -100,7 +100,13 @@ class MicroBatches(logging.Handler):
             self.seconds.append(float(record.args[2]))  # type: ignore[arg-type]
 
 
-def _run(seconds: float, per_second: float, folder: str) -> list[float]:
+def _values(group: tuple[int, Iterable[float]]) -> Iterator[tuple[int, float]]:
+    """Yield the values of a group, each under another key."""
+    for due in group[1]:
+        yield int(due * 1000) // KEYS % KEYS, due
+
+
+def _run(seconds: float, per_second: float, folder: str, exchanges: int = 1) -> list[float]:
     """Run the source into windows of a second for so long; return the durations of the micro-batches."""
     from arcbeam import ArcbeamRunner
 
@@ -114,7 +120,10 @@ def _run(seconds: float, per_second: float, folder: str) -> list[float]:
         with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming"])) as p:
             ticks = p | beam.Create([(time.time(), seconds, per_second)], reshuffle=False) | beam.ParDo(Ticks())
             keyed = ticks | beam.Map(lambda due: (int(due * 1000) % KEYS, due)) | beam.WindowInto(FixedWindows(1))
-            _ = keyed | beam.GroupByKey() | beam.ParDo(Waits(folder))
+            groups = keyed | beam.GroupByKey()
+            for number in range(1, exchanges):
+                groups = groups | f"Values {number}" >> beam.FlatMap(_values) | f"Group {number}" >> beam.GroupByKey()
+            _ = groups | beam.ParDo(Waits(folder))
     finally:
         logger.removeHandler(micro_batches)
         logger.propagate = True
@@ -136,17 +145,27 @@ def micro_batches(seconds: float, skipped: int = SKIPPED_MICRO_BATCHES) -> list[
     ]
 
 
-def latency(seconds: float, skipped: float = SKIPPED_SECONDS) -> list[Figure]:
-    """Measure how long elements wait."""
+def latency(
+    seconds: float, skipped: float = SKIPPED_SECONDS, per_second: int = PER_SECOND, exchanges: int = 1
+) -> list[Figure]:
+    """Measure how long elements wait.
+
+    Args:
+        seconds: how long the source runs.
+        skipped: seconds at the beginning that do not count.
+        per_second: elements.
+        exchanges: between the source and the last panes.
+    """
     started = time.time()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        _run(seconds, PER_SECOND, folder)
+        _run(seconds, per_second, folder, exchanges)
         noted = [tuple(wait) for file in Path(folder).iterdir() for wait in json.loads(file.read_text())]
-    if len(noted) != int(seconds * PER_SECOND):
-        raise ValueError(f"{len(noted)} elements were in panes, but {int(seconds * PER_SECOND)} were read")
+    if len(noted) != int(seconds * per_second):
+        raise ValueError(f"{len(noted)} elements were in panes, but {int(seconds * per_second)} were read")
     late = [wait for wait in noted if wait[0] > started + skipped]
     behind, old = sorted(wait[1] for wait in late), sorted(wait[2] for wait in late)
-    what = f"{PER_SECOND:,} elements a second, windows of a second: from a window's end to its pane"
+    after = "" if exchanges == 1 else f" after {exchanges} exchanges"
+    what = f"{per_second:,} elements a second, windows of a second: from a window's end to its pane{after}"
     return [
         Figure(f"{what}, median", _part(behind, 0.5), "s", 1.0),
         Figure("… the 99th of 100", _part(behind, 0.99), "s", 2.0),
