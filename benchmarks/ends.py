@@ -114,7 +114,7 @@ def main() -> None:
                 result.wait_until_finish(100)
 
         result = begun()
-        said: list[tuple[str, float]] = [("all keys are in state", until(result, "Kept", asked.keys))]
+        reported: list[tuple[str, float]] = [("all keys are in state", until(result, "Kept", asked.keys))]
         for what in ("suspend", "resume", "drain"):
             started = time.monotonic()
             if what == "suspend":
@@ -128,8 +128,8 @@ def main() -> None:
             else:
                 result.drain()
                 result.wait_until_finish()
-            said.append((what, time.monotonic() - started))
-        for text, seconds in said:
+            reported.append((what, time.monotonic() - started))
+        for text, seconds in reported:
             sys.stdout.write(f"{text}: {seconds:.1f} s\n")
         counted = result.metrics().query(beam.metrics.MetricsFilter().with_name("out"))["counters"]
         out = sum(each.committed for each in counted)

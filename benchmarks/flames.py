@@ -67,12 +67,12 @@ def _record(spy: str, path: Path, work: str, elements: int, rate: int, off: tupl
         # Native frames, because most of the SDK's operations are compiled; without them their time has no name.
         with subprocess.Popen([*record, "--format", "raw", "--function", "--native", "--gil"], **outputs) as sampler:
             assert sampler.stdout is not None
-            said = sampler.stdout.readline()  # reports that it has begun, or the error
+            reported = sampler.stdout.readline()  # reports that it has begun, or the error
             worker.stdin.write("go\n")
             worker.stdin.close()
-            said += sampler.stdout.read()
+            reported += sampler.stdout.read()
     if worker.returncode or not path.exists():
-        raise RuntimeError(f"{work}: {said}")
+        raise RuntimeError(f"{work}: {reported}")
 
 
 if __name__ == "__main__":

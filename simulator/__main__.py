@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from simulator.scenario.choosing import scenario_of
 from simulator.shrinking import Failure, played, shrunk
 
-_STORY = 80
+_EVENTS_SHOWN = 80
 """The number of lines of a story to print, counted from its end."""
 
 
@@ -47,7 +47,7 @@ def _one(seed: int, *, whole: bool) -> int:
     if isinstance(found, Failure):
         _print_failure(found, whole=whole)
         return 1
-    _say("\n".join(found.story if whole else found.story[-_STORY:]))
+    _say("\n".join(found.event_log if whole else found.event_log[-_EVENTS_SHOWN:]))
     _say(f"seed {seed}: passed; {found.watcher.commits} micro-batches; {_counted(found.happened)}")
     return 0
 
@@ -71,8 +71,10 @@ def _many(seeds: Sequence[int], *, whole: bool) -> int:
 def _print_failure(failure: Failure, *, whole: bool) -> None:
     if not whole:
         failure = shrunk(failure)
-        if len(failure.story) > _STORY:
-            failure = Failure(failure.scenario, failure.error, failure.place, ("  ...", *failure.story[-_STORY:]))
+        if len(failure.event_log) > _EVENTS_SHOWN:
+            failure = Failure(
+                failure.scenario, failure.error, failure.place, ("  ...", *failure.event_log[-_EVENTS_SHOWN:])
+            )
     _say(f"{failure}\n")
 
 

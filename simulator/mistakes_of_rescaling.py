@@ -44,12 +44,12 @@ def _latest_watermark() -> AbstractContextManager[object]:
     return patch.object(clocks, "min", max, create=True)
 
 
-def _without_floors() -> AbstractContextManager[object]:
+def _without_key_ranges() -> AbstractContextManager[object]:
     init = RescaledClocks.__init__
 
     def forgetting(self: RescaledClocks, had: int, shards: int, upstream: Any, put: Any) -> None:
         def put_others(shard: int, row: bytes, value: bytes) -> None:
-            if row[0] != Kind.FLOOR:
+            if row[0] != Kind.KEY_RANGES:
                 put(shard, row, value)
 
         init(self, had, shards, upstream, put_others)
@@ -96,7 +96,7 @@ OF_RESCALING: Mapping[str, Mutation] = {
     "runs of a window from two shards joined": _runs_joined,
     "the end of a window in only one of its new shards": _end_in_one_shard,
     "the latest watermark of the old shards": _latest_watermark,
-    "floors not written": _without_floors,
+    "key ranges not written": _without_key_ranges,
     "watermarks of the old shards lost": _watermarks_lost,
     "a divided lot of blocked elements held at its last element": _held_by_the_last,
 }

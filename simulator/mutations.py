@@ -230,19 +230,19 @@ def _silent_for_ever() -> AbstractContextManager[object]:
 
 
 def _silent_at_once() -> AbstractContextManager[object]:
-    return patch.object(idleness, "_since", lambda view, row, said, now: Timestamp(0))
+    return patch.object(idleness, "_since", lambda view, row, reported, now: Timestamp(0))
 
 
 def _idle_one_counts() -> AbstractContextManager[object]:
-    def of_all(policy: Policy, said: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:
-        return together(policy, ((time, False) for time, _ in said))
+    def of_all(policy: Policy, reported: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:
+        return together(policy, ((time, False) for time, _ in reported))
 
     return patch.object(watermarks, "together", of_all)
 
 
 def _end_of_one_counts() -> AbstractContextManager[object]:
-    def with_its_end(policy: Policy, said: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:
-        return together(policy, ((min(time, END_OF_GLOBAL_WINDOW), idle) for time, idle in said))
+    def with_its_end(policy: Policy, reported: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:
+        return together(policy, ((min(time, END_OF_GLOBAL_WINDOW), idle) for time, idle in reported))
 
     return patch.object(watermarks, "together", with_its_end)
 
@@ -252,7 +252,7 @@ def _quantile_of_a_micro_batch() -> AbstractContextManager[object]:
 
 
 def _observed_reports_own() -> AbstractContextManager[object]:
-    return patch.object(shard, "marker_time", lambda paths, said: said)
+    return patch.object(shard, "marker_time", lambda paths, reported: reported)
 
 
 def _late_panes_at_the_expiry() -> AbstractContextManager[object]:
@@ -261,7 +261,7 @@ def _late_panes_at_the_expiry() -> AbstractContextManager[object]:
     def for_the_end(self: OpenWindow[Any], clocks: Clocks, ticked: bool = False) -> None:
         rearm(self, clocks, ticked)
         if self.record.passed:
-            self.record.room, self.record.next_timer = 1 << 30, None
+            self.record.until_ready, self.record.next_timer = 1 << 30, None
 
     return patch.object(OpenWindow, "_rearm", for_the_end)
 
@@ -374,8 +374,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a savepoint forgotten that was requested during a commit": _savepoint_forgotten,
     "a suspension ignored": _suspension_unheard,
     "timestamps observed earlier forgotten": _only_the_micro_batches,
-    "doubted timestamps forgotten": _doubts_forgotten,
-    "timestamps ahead of the clock believed": _ahead_believed,
+    "unconfirmed timestamps forgotten": _doubts_forgotten,
+    "timestamps ahead of the clock accepted": _ahead_believed,
     "an idle input waited for forever": _silent_for_ever,
     "an input treated as idle at once": _silent_at_once,
     "an idle input of a shared observer waited for": _idle_one_counts,
@@ -426,7 +426,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the search; return 1 if a mistake is not found."""
     parser = argparse.ArgumentParser(prog="python -m simulator.mutations", description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=seeds_of, default="0..499", metavar="A..B", help="both ends included")
-    parser.add_argument("--story", action="store_true", help="also print the shortest story of each")
+    parser.add_argument("--event_log", action="store_true", help="also print the shortest story of each")
     parser.add_argument(
         "names", nargs="*", metavar="name", help=f"mistakes to search for (default: all): {', '.join(MUTATIONS)}"
     )
@@ -439,10 +439,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         missed += found is None
         text = "not found" if found is None else f"seed {found[0]}: {found[1]}"
         print(f"{name}: {text}", flush=True)  # noqa: T201 - a command speaks
-        if found is not None and options.story:
+        if found is not None and options.event_log:
             with MUTATIONS[name]():
-                story = played(scenario_of(found[0]))
-                print(shrunk(story) if isinstance(story, Failure) else "", flush=True)  # noqa: T201
+                event_log = played(scenario_of(found[0]))
+                print(shrunk(event_log) if isinstance(event_log, Failure) else "", flush=True)  # noqa: T201
     return 1 if missed else 0
 
 

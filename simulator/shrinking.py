@@ -26,13 +26,13 @@ class Failure:
     Attributes:
         error: the error that was raised.
         place: where it was raised. Two failures with the same place are treated as the same.
-        story: the events before it.
+        event_log: the events before it.
     """
 
     scenario: Scenario
     error: str
     place: str
-    story: tuple[str, ...]
+    event_log: tuple[str, ...]
 
     def __str__(self) -> str:
         scenario = self.scenario
@@ -45,18 +45,18 @@ class Failure:
             lines.append(f"  {stage.name} (level {stage.level}){' reads ' + reads if reads else ''}: {stage.kind}")
         lines += [f"  {fault.kind.value}: at {fault.at}, {fault.number}" for fault in scenario.faults]
         lines += [f"  {request.kind.value}: after commit {request.at}" for request in scenario.requests]
-        return "\n".join([*lines, *self.story])
+        return "\n".join([*lines, *self.event_log])
 
 
 def played(scenario: Scenario) -> World | Failure:
     """Play a scenario, and return its world, or its failure."""
-    story: list[str] = []
+    event_log: list[str] = []
     try:
-        return play(scenario, story)
+        return play(scenario, event_log)
     except Exception as e:
         last = traceback.extract_tb(e.__traceback__)[-1]
         place = f"{last.filename.rpartition('/')[2]}, line {last.lineno}"
-        return Failure(scenario, f"{type(e).__name__}: {e}", place, tuple(story))
+        return Failure(scenario, f"{type(e).__name__}: {e}", place, tuple(event_log))
 
 
 def failure_of(scenario: Scenario) -> Failure | None:

@@ -101,8 +101,8 @@ class Replay(beam.DoFn, RestrictionProvider):  # type: ignore[misc]  # Beam is u
         with open(element.path, "rb") as file:
             file.seek(place)
             for line in file:
-                said, _, text = line.decode().rstrip("\n").partition("\t")
-                at = int(said)
+                reported, _, text = line.decode().rstrip("\n").partition("\t")
+                at = int(reported)
                 if at > element.now(at):
                     tracker.defer_remainder(Duration(POLL))
                     return

@@ -29,11 +29,11 @@ def is_behind(watermark: Timestamp, moment: Timestamp) -> bool:
     return moment < watermark or watermark == MAX_TIMESTAMP
 
 
-def of_output(out: Out, said: Timestamp, honest: bool) -> None:
+def of_output(out: Out, reported: Timestamp, honest: bool) -> None:
     """Check that no output is earlier than the watermark. Exempt: the last pane of a window, which has nothing new."""
     closing = out.pane is not None and out.pane.timing is Timing.LATE and out.pane.is_last
-    if honest and not closing and out.time < said:
-        raise Broken(f"{out.stage} put out {out} at {out.time}, its watermark was at {said}")
+    if honest and not closing and out.time < reported:
+        raise Broken(f"{out.stage} put out {out} at {out.time}, its watermark was at {reported}")
 
 
 def of_pane(out: Out, ends: list[tuple[str, Timestamp]]) -> None:

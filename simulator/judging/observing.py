@@ -26,7 +26,7 @@ _ROUNDED = 1e-9
 class _Standing(NamedTuple):
     """The input watermark of a stage, and the time since which it has this value."""
 
-    said: Timestamp
+    reported: Timestamp
     since: Timestamp
 
 
@@ -66,11 +66,11 @@ class Observations:
     def add(self, ran: MicroBatchRun, records: Iterable[Record]) -> None:
         """Add the records of a committed micro-batch."""
         for stage in self._kinds:
-            said = ran.inputs.get(stage)
-            if said is None:
+            reported = ran.inputs.get(stage)
+            if reported is None:
                 continue
-            if stage not in self._stands or self._stands[stage].said != said:
-                self._stands[stage] = _Standing(said, ran.time)
+            if stage not in self._stands or self._stands[stage].reported != reported:
+                self._stands[stage] = _Standing(reported, ran.time)
         self._now = ran.time
         for shared, parts in self._sharing.items():
             self._sees(shared.name, self._together(shared, parts))
@@ -109,23 +109,23 @@ class Observations:
                     due = f"{low}" if low == high else f"{low} to {high}"
                     raise Broken(f"{of.stage} is at {out.watermark}, and must be at {due}; its input is at {of.input}")
 
-    def _there(self, stage: str, kind: Pass, said: Timestamp, latest: Timestamp) -> Timestamp:
+    def _there(self, stage: str, kind: Pass, reported: Timestamp, latest: Timestamp) -> Timestamp:
         assert kind.delay is not None
         seen = Timestamp(min(max(latest - kind.delay, MIN_TIMESTAMP), END_OF_GLOBAL_WINDOW))
-        if said == MAX_TIMESTAMP:
-            return said
-        if said == MIN_TIMESTAMP or (kind.shared is None and self._is_idle(stage, kind)):
+        if reported == MAX_TIMESTAMP:
+            return reported
+        if reported == MIN_TIMESTAMP or (kind.shared is None and self._is_idle(stage, kind)):
             return seen
-        return min(said, seen) if kind.policy is Policy.MIN else max(said, seen)
+        return min(reported, seen) if kind.policy is Policy.MIN else max(reported, seen)
 
     def _together(self, shared: Shared, parts: Sequence[str]) -> Timestamp:
         """Return the combined input watermark of stages that share an observer; the minimum if it is not known."""
         there = [part for part in parts if part in self._stands]
-        active = [part for part in there if self._stands[part].said != MAX_TIMESTAMP]
+        active = [part for part in there if self._stands[part].reported != MAX_TIMESTAMP]
         if shared.policy is Policy.MIN:
             active = [part for part in active if not self._is_idle(part, self._kinds[part])]
-        said = (self._stands[part].said for part in active)
-        return (max if shared.policy is Policy.MAX else min)(said, default=MIN_TIMESTAMP)
+        reported = (self._stands[part].reported for part in active)
+        return (max if shared.policy is Policy.MAX else min)(reported, default=MIN_TIMESTAMP)
 
     def _is_idle(self, stage: str, kind: Pass) -> bool:
         return kind.idle is not None and stage in self._stands and self._now - self._stands[stage].since >= kind.idle

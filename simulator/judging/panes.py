@@ -124,11 +124,11 @@ def _all_there(stage: Stage, group: Group, panes: Mapping[Place, Sequence[Out]],
     # A window that closes before it merges stays closed, and has no pane of its own.
     closes = group.closes and not (group.windowing.merges and group.finishes and not group.together)
     for place in places:
-        said = [out.pane for out in panes.get(place, ()) if out.pane is not None]
-        if group.is_on_time and sum(pane.timing is Timing.ON_TIME for pane in said) != 1:
-            raise Broken(f"{stage.name} has put out {said} of {place}: one that is on time is due")
-        if closes and sum(pane.is_last for pane in said) != 1:
-            raise Broken(f"{stage.name} has put out {said} of {place}: one with which it closes is due")
+        reported = [out.pane for out in panes.get(place, ()) if out.pane is not None]
+        if group.is_on_time and sum(pane.timing is Timing.ON_TIME for pane in reported) != 1:
+            raise Broken(f"{stage.name} has put out {reported} of {place}: one that is on time is due")
+        if closes and sum(pane.is_last for pane in reported) != 1:
+            raise Broken(f"{stage.name} has put out {reported} of {place}: one with which it closes is due")
 
 
 def _timed(

@@ -39,7 +39,7 @@ _COUNTED = 7
 _MOST_IDLE = 5
 """The longest allowed series of micro-batches that do nothing. A longer one is a busy loop. 150 seeds had at most 1."""
 _FOR_EVER = frozenset(
-    {keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.SAID, keyspace.Kind.ARRIVALS, keyspace.Kind.FLOOR}
+    {keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.OUTPUT, keyspace.Kind.ARRIVALS, keyspace.Kind.KEY_RANGES}
 )
 _OF_ONE_KEY = frozenset({keyspace.Kind.KEYED, keyspace.Kind.PROCESSING, keyspace.Kind.SORTED, keyspace.Kind.RESIDUAL})
 _GLOBAL_CELL = keyspace.part(GLOBAL_WINDOW.ordered(), keyspace.NAME_LIMIT) + bytes((keyspace.Section.CELL,))

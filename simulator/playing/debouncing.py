@@ -71,11 +71,11 @@ class Debounced(StatefulRunner):
         near, far = Timestamp(min(times[-1] + self.kind.delay, expires)), expires
         now, later = self.context.now, Timestamp(self.context.now + self.kind.pause)
 
-        def quiet(fire_at: Timestamp, said: bytes = b"moved since") -> TimerSet:
-            return TimerSet(key, window, "quiet", fire_at, first, payload=said)
+        def quiet(fire_at: Timestamp, reported: bytes = b"moved since") -> TimerSet:
+            return TimerSet(key, window, "quiet", fire_at, first, payload=reported)
 
-        def clock(fire_at: Timestamp, said: bytes = b"moved since") -> TimerSet:
-            return TimerSet(key, window, "clock", fire_at, first, payload=said)
+        def clock(fire_at: Timestamp, reported: bytes = b"moved since") -> TimerSet:
+            return TimerSet(key, window, "clock", fire_at, first, payload=reported)
 
         no_quiet, no_clock = (TimerCleared(key, window, family) for family in ("quiet", "clock"))
         due: Timestamp | None = later

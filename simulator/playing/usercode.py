@@ -22,7 +22,7 @@ from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, Restri
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observed import NOTHING_SEEN, Seen
 from arcbeam.engine.watermarks.observed import later as later_seen
-from arcbeam.engine.watermarks.outlierfilter import NOTHING_DOUBTED, Doubted, without_outliers
+from arcbeam.engine.watermarks.outlierfilter import NOTHING_UNCONFIRMED, UnconfirmedTimes, without_outliers
 from arcbeam.engine.watermarks.sketches import sketched
 from arcbeam.model.commits import Committable
 from arcbeam.model.interfaces import StateView
@@ -80,7 +80,7 @@ class Runner(bundles.Runner):
         self.name = context.stage.name
         self.seen: Seen = NOTHING_SEEN
         self.sketches: Mapping[str, bytes] = {}
-        self.doubted: Doubted = NOTHING_DOUBTED
+        self.unconfirmed: UnconfirmedTimes = NOTHING_UNCONFIRMED
 
     @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
@@ -126,7 +126,7 @@ class Runner(bundles.Runner):
         return BundleResult(
             seen=self.seen,
             sketches=self.sketches,
-            doubted=self.doubted,
+            unconfirmed=self.unconfirmed,
             published=self.context.published(),
             committables=(part,) if part else (),
             finalizations=1 if part else 0,
@@ -175,10 +175,10 @@ class Passing(Runner):
         if jump is None:
             self.seen = later_seen(self.seen, {self.name: max(times)})
             return
-        doubted = (*times, *self.doubted.get(self.name, ()))
-        belief = without_outliers(self.seen.get(self.name), doubted, jump, CONFIRMED_BY)
-        self.seen = {} if belief.latest is None else {self.name: belief.latest}
-        self.doubted = {self.name: belief.doubted} if belief.doubted else {}
+        unconfirmed = (*times, *self.unconfirmed.get(self.name, ()))
+        decision = without_outliers(self.seen.get(self.name), unconfirmed, jump, CONFIRMED_BY)
+        self.seen = {} if decision.latest is None else {self.name: decision.latest}
+        self.unconfirmed = {self.name: decision.unconfirmed} if decision.unconfirmed else {}
 
     def _near(self, times: Sequence[Timestamp], skew: int) -> Sequence[Timestamp]:
         """Return the timestamps that are not too far ahead of the clock."""

@@ -72,7 +72,7 @@ class World(Surroundings):
 
     Attributes:
         happened: the number of faults and requests by kind, and of other notable events.
-        story: the events, in order.
+        event_log: the events, in order.
         earlier: the number of drivers of the original, for a copied job.
         at_once, most_at_once: the number of events since the clock advanced, and its maximum.
         most_between: the most events between two commits.
@@ -88,7 +88,7 @@ class World(Surroundings):
         self.scenario = scenario
         self.now = Timestamp(1_000_000)
         self.happened: Counter[str] = Counter()
-        self.story: list[str] = []
+        self.event_log: list[str] = []
         self._folder = folder
         self._blobs = MemoryBlobs() if blobs is None else blobs
         self._parts: dict[bytes, Part] = {} if parts is None else parts
@@ -367,7 +367,7 @@ class World(Surroundings):
 
     @override
     def tell(self, text: str) -> None:
-        self.story.append(f"{self.now / 1e6:10.6f} {text}")
+        self.event_log.append(f"{self.now / 1e6:10.6f} {text}")
 
     # Requests.
 
@@ -434,7 +434,7 @@ class World(Surroundings):
     def _elsewhere(self, copy: Manifest, target: MemoryBlobs, records: Mapping[int, tuple[bytes, ...]]) -> World:
         self.tell(f"THE COPY of micro-batch {copy.micro_batch}")
         world = World(replace(self.scenario, faults=(), requests=()), self._folder, target, dict(self._parts))
-        world.story, world.happened = self.story, self.happened
+        world.event_log, world.happened = self.event_log, self.happened
         world.now, world.earlier = self.now, self._started
         world.watcher.begin_at(copy, records, self.watcher)
         return world
@@ -450,19 +450,19 @@ def _rescaled_stages(pipeline: Pipeline, opening: Manifest) -> dict[int, Rescale
     }
 
 
-def play(scenario: Scenario, story: list[str] | None = None) -> World:
+def play(scenario: Scenario, event_log: list[str] | None = None) -> World:
     """Play a scenario to its end, and return the world.
 
     Args:
         scenario: the scenario to play.
-        story: a list that gets the events, also after a failure.
+        event_log: a list that gets the events, also after a failure.
 
     Raises:
         Broken: as `World.run`.
     """
     folder = Path(tempfile.mkdtemp(prefix="simulate-", dir=_fast()))
     world = World(scenario, folder)
-    world.story = world.story if story is None else story
+    world.event_log = world.event_log if event_log is None else event_log
     try:
         world.run()
     finally:

@@ -455,14 +455,14 @@ def given_as(arguments: Sequence[str], unknown: str, refused: Collection[str], w
     Raises:
         InvalidPipelineError: an option is unknown or invalid here.
     """
-    said = StringIO()
+    errors = StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(errors):
             view = PipelineOptions([underscored(argument) for argument in arguments]).view_as(ArcbeamOptions)
             found = given(view)
     except SystemExit:
         # What argparse refuses: it prints the usage of all options, and then the reason.
-        reason = said.getvalue().rpartition("error: ")[2].strip()
+        reason = errors.getvalue().rpartition("error: ")[2].strip()
         raise InvalidPipelineError(f"pipeline options cannot be read: {reason}", "correct the value") from None
     every = view.get_all_options(drop_default=True, retain_unknown_options=True)
     if strange := sorted(every.keys() - found.keys()):

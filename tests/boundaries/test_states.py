@@ -105,13 +105,13 @@ class Key(World):
         super().__init__(Stateful(FAMILIES, DECODE, expires, at_expiration=at_expiration))
         self.seen = BagCell(Cells(self.view, 1), "seen")
         self.coming: dict[bytes, Comes] = {}
-        self.said: list[str] = []
+        self.reported: list[str] = []
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         timers = []
         for value, _, (window,), _ in elements:
             element = self.coming[value]
-            self.said.append(f"process {element.number}")
+            self.reported.append(f"process {element.number}")
             self.seen.add(key, window.ordered(), value)
             hold = None if element.hold is None else Timestamp(element.hold)
             timers.append(TimerSet(key, window, "event", Timestamp(element.fire_at), hold, element.tag))
@@ -119,13 +119,13 @@ class Key(World):
 
     def call(self, fired: Fired) -> CallResult:
         start = DECODE(fired.window).start
-        self.said.append(f"fire {start} {fired.tag} {fired.fire_at} {fired.hold}")
+        self.reported.append(f"fire {start} {fired.tag} {fired.fire_at} {fired.hold}")
         return CallResult()
 
     def expire(self, key: bytes, window: Window) -> CallResult:
         assert isinstance(window, IntervalWindow)
         assert list(self.seen.read(key, window.ordered())), "the state was dropped before the callback"
-        self.said.append(f"expire {window.start}")
+        self.reported.append(f"expire {window.start}")
         return CallResult()
 
     def move(self, elements: list[Comes], watermark: int) -> Any:
@@ -139,7 +139,7 @@ class Key(World):
         before = len(self.drops)
         self.looks = 1_000_000
         report = self.run(watermark, came)
-        self.said += [f"late {drop.value.decode()}" for drop in self.drops[before:]]  # type: ignore[union-attr]
+        self.reported += [f"late {drop.value.decode()}" for drop in self.drops[before:]]  # type: ignore[union-attr]
         return report
 
     def kept(self) -> set[int]:
@@ -195,15 +195,15 @@ def test_timers_and_state_follow_the_rules_at_every_boundary(block: int) -> None
             rules.advance(now)
             report = key.move(elements, now)
             where = f"seed {seed} at {now}: {elements}"
-            assert sorted(key.said) == sorted(rules.calls), where
-            assert moments_of(key.said, lateness) == moments_of(rules.calls, lateness), where
+            assert sorted(key.reported) == sorted(rules.calls), where
+            assert moments_of(key.reported, lateness) == moments_of(rules.calls, lateness), where
             hold = report.local.outputs["main"].hold
             assert (hold and hold.time) == rules.hold(), where
             assert report.next_event == rules.next_event(), where
             assert key.kept() == rules.ends, where
         key.move([], MAX_TIMESTAMP)
         rules.advance(MAX_TIMESTAMP)
-        assert sorted(key.said) == sorted(rules.calls), seed
+        assert sorted(key.reported) == sorted(rules.calls), seed
         assert {row[0] for row, _ in key.view.scan(b"")} <= {keyspace.Kind.CLOCK}, seed
 
 

@@ -86,8 +86,8 @@ def run_bounded(folder: Path, *options: str, held_up: Dawdle) -> None:
             held_up()
         return n % KEYS, (n, total)
 
-    def lines(key: int, said: Iterable[tuple[int, int]]) -> Iterator[str]:
-        for n, total in said:
+    def lines(key: int, reported: Iterable[tuple[int, int]]) -> Iterator[str]:
+        for n, total in reported:
             if n % 1_000 == 500:
                 held_up()
             yield f"{n}\t{total}"

@@ -18,23 +18,23 @@ _DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "explanation" 
 _BEGIN, _END = "<!-- matrix:begin -->\n", "<!-- matrix:end -->"
 _LINE: Final = re.compile(
     r"^(?P<where>local|s3): (?P<end>\w+), (?P<victim>\w+), "
-    rf"(?P<point>{'|'.join(POINTS)}): (?P<said>well, and not reached|well|WRONG)"
+    rf"(?P<point>{'|'.join(POINTS)}): (?P<outcome>well, and not reached|well|WRONG)"
 )
 _SHORT: Final = {"well": "✓", "well, and not reached": "–", "WRONG": "**wrong**"}
 
 
 def table(lines: Iterable[str]) -> str:
     """Return a table: a row for each end and victim, a column for each point; cells show local disk and S3."""
-    said: dict[tuple[str, ...], str] = {}
+    reported: dict[tuple[str, ...], str] = {}
     for line in lines:
         if found := _LINE.match(line):
-            said[found["where"], found["end"], found["victim"], found["point"]] = _SHORT[found["said"]]
+            reported[found["where"], found["end"], found["victim"], found["point"]] = _SHORT[found["outcome"]]
     there = set(cells())
 
     def cell(*which: str) -> str:
         if which not in there:
             return ""
-        return " / ".join(dict.fromkeys(said.get((where, *which), "not run") for where in ("local", "s3")))
+        return " / ".join(dict.fromkeys(reported.get((where, *which), "not run") for where in ("local", "s3")))
 
     rows = [f"| end | killed | {' | '.join(POINTS)} |", f"|---|---|{'---|' * len(POINTS)}"]
     rows += [

@@ -141,8 +141,8 @@ def lines(
     start = int(of.start)
     held_up()
     complete = sum(table[start])
-    for said in keyed[1]:
-        yield "\t".join(map(str, Line(*said, start, total, complete)))
+    for reported in keyed[1]:
+        yield "\t".join(map(str, Line(*reported, start, total, complete)))
 
 
 def always(mode: Any) -> beam.WindowInto:
@@ -188,8 +188,8 @@ def run(folder: Path, *options: str, held_up: Callable[[], None] = at_once) -> N
         keyed = numbers | "Key" >> beam.Map(lambda n: (n % KEYS, n)).with_output_types(tuple[int, int])
         ordinals = keyed | beam.ParDo(Ordinals(held_up), AsMultiMap(table), AsSingleton(counted))
         grouped = ordinals | "Again" >> beam.WindowInto(fixed) | beam.GroupByKey()
-        said = grouped | beam.FlatMap(lines, AsSingleton(sums), AsMultiMap(table), held_up)
-        _ = said | WriteParts(str(folder / "lines"), Text(), success=_SUCCESS, roll=Roll(elements=1_000))
+        reported = grouped | beam.FlatMap(lines, AsSingleton(sums), AsMultiMap(table), held_up)
+        _ = reported | WriteParts(str(folder / "lines"), Text(), success=_SUCCESS, roll=Roll(elements=1_000))
 
         some = keyed | "Early" >> beam.MapTuple(lambda key, n: window.TimestampedValue((key, n), time_of(n)))
         in_time, late = some | "Fixed" >> beam.WindowInto(fixed) | WithLate(beam.GroupByKey())

@@ -51,7 +51,7 @@ class Standalone:
         arguments = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         process = self._start(log, "master.Master", arguments, {})
         self._stack.callback(_kill, process)
-        self.url = _said(log, r"Starting Spark master at (spark://\S+)")
+        self.url = _reported(log, r"Starting Spark master at (spark://\S+)")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -85,19 +85,19 @@ class Standalone:
 
     def wait(self) -> None:
         """Wait until the newest host is part of the cluster."""
-        _said(self._folder / f"{list(self._hosts)[-1]}.log", r"(Successfully registered)")
+        _reported(self._folder / f"{list(self._hosts)[-1]}.log", r"(Successfully registered)")
 
     def _start(
         self, log: Path, what: str, arguments: tuple[str, ...], environ: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         path = f"{_ROOT / 'src'}:{_ROOT}"
         ours = {"SPARK_HOME": str(_SPARK), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "PYTHONPATH": path}
-        with open(log, "wb") as said:
+        with open(log, "wb") as reported:
             return subprocess.Popen(
                 [str(_SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", *arguments],
                 env={**os.environ, **ours, **self._environ, **environ},
-                stdout=said,
-                stderr=said,
+                stdout=reported,
+                stderr=reported,
                 start_new_session=True,
             )
 
@@ -111,7 +111,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _said(log: Path, what: str) -> str:
+def _reported(log: Path, what: str) -> str:
     until = time.monotonic() + _SECONDS
     while not (found := re.search(what, log.read_text(errors="replace"))):
         assert time.monotonic() < until, log.read_text(errors="replace")[-2000:]

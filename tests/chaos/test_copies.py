@@ -45,12 +45,12 @@ def cluster(folder: Path) -> Iterator[str]:
 
         def start(log: Path, what: str, *arguments: str) -> None:
             environ = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "PYTHONPATH": str(_ROOT / "src") + f":{_ROOT}"}
-            with open(log, "wb") as said:
+            with open(log, "wb") as reported:
                 process = subprocess.Popen(
                     [str(_SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", *arguments],
                     env={**os.environ, "SPARK_HOME": str(_SPARK), **environ},
-                    stdout=said,
-                    stderr=said,
+                    stdout=reported,
+                    stderr=reported,
                     start_new_session=True,
                 )
             stack.callback(process.wait)
@@ -58,16 +58,16 @@ def cluster(folder: Path) -> Iterator[str]:
 
         log = folder / "master.log"
         start(log, "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        url = _said(log, r"Starting Spark master at (spark://\S+)")
+        url = _reported(log, r"Starting Spark master at (spark://\S+)")
         for host in ("127.0.0.1", "127.0.0.2"):
             of = folder / f"{host}.log"
             where = ["--host", host, "--webui-port", "0", "--work-dir", str(folder / host)]
             start(of, "worker.Worker", *where, "--cores", "2", "--memory", "1g", url)
-            _said(of, r"(Successfully registered)")
+            _reported(of, r"(Successfully registered)")
         yield url
 
 
-def _said(log: Path, what: str) -> str:
+def _reported(log: Path, what: str) -> str:
     until = time.monotonic() + _SECONDS
     while not (found := re.search(what, log.read_text(errors="replace"))):
         assert time.monotonic() < until, log.read_text(errors="replace")[-2000:]

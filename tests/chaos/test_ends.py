@@ -348,10 +348,10 @@ def main(where: str, *which: str) -> int:
             began = time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    said = "well" if trial(Path(folder), hosts, *cell, s3) else "well, and not reached"
+                    reported = "well" if trial(Path(folder), hosts, *cell, s3) else "well, and not reached"
                 except AssertionError as e:
-                    said, wrong = f"WRONG {e}", wrong + 1
-            sys.stdout.write(f"{where}: {', '.join(cell)}: {said} ({time.monotonic() - began:.0f} s)\n")
+                    reported, wrong = f"WRONG {e}", wrong + 1
+            sys.stdout.write(f"{where}: {', '.join(cell)}: {reported} ({time.monotonic() - began:.0f} s)\n")
             sys.stdout.flush()
     return wrong
 

@@ -47,10 +47,10 @@ def _tags(_: object) -> str:
 def test_server_shows_pipeline_micro_batch_and_stages() -> None:
     """A Connect server describes its jobs itself, so the description is a tag of the job."""
     arguments = ["--spark_remote=local[2]", "--job_name=nightly", "--shards=2"]
-    for more, said in (["--streaming"], "nightly: micro-batch 1: Create/"), ([], "nightly: Create/"):
+    for more, reported in (["--streaming"], "nightly: micro-batch 1: Create/"), ([], "nightly: Create/"):
         with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*arguments, *more])) as p:
             tags = p | beam.Create([1], reshuffle=False) | "Tags" >> beam.Map(_tags)
-            assert_that(tags, partial(_all_say, f"_Tag_{said}"))
+            assert_that(tags, partial(_all_say, f"_Tag_{reported}"))
 
 
 def _all_say(what: str, found: list[str]) -> None:

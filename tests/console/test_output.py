@@ -82,13 +82,13 @@ def test_result_begins_on_a_line_after_progress(end: str) -> None:
         "text": lambda: output.text("done"),
         "error": lambda: output.error(ValueError("bad")),
     }
-    said = "error: bad\n" if end == "error" else ""
+    reported = "error: bad\n" if end == "error" else ""
     ends[end]()
-    assert err.getvalue() == said, "no progress was shown"
+    assert err.getvalue() == reported, "no progress was shown"
     output.progress("half")
     ends[end]()
     ends[end]()
-    assert err.getvalue() == f"{said}\rhalf\n{said}{said}"
+    assert err.getvalue() == f"{reported}\rhalf\n{reported}{reported}"
 
 
 def test_progress_without_terminal_is_a_line_each() -> None:

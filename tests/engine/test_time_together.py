@@ -44,7 +44,7 @@ class TimeMachine(RuleBasedStateMachine):
         self.now = Timestamp(1000)
         self.shards = [_Shard(MemoryView()), _Shard(MemoryView())]
         self.marks = Watermarks(_STAGES)
-        self.said = Times()
+        self.reported = Times()
         self.blocked: list[tuple[int, SideInputWindow, Timestamp]] = []
         self.timers_set = self.timers_fired = 0
 
@@ -98,13 +98,13 @@ class TimeMachine(RuleBasedStateMachine):
                     case None:
                         break
             self.marks.report("sum", number, shard.clock.local())
-        said = self.marks.advance()
-        said.check_after(self.said)
-        self.said = said
+        reported = self.marks.advance()
+        reported.check_after(self.reported)
+        self.reported = reported
 
     @rule()
     def a_restart(self) -> None:
-        head = self.said.upstream_at(_STAGES[1])
+        head = self.reported.upstream_at(_STAGES[1])
         self.shards = [_Shard(MemoryView(shard.view.snapshot()), head) for shard in self.shards]
 
     def process(self, shard: _Shard, element: Element) -> None:
@@ -135,11 +135,11 @@ class TimeMachine(RuleBasedStateMachine):
             shard.timers.set(fired.key, b"w", "event", later, later, tag)
 
     def put_out(self, time: Timestamp) -> None:
-        assert time >= self.said.outputs.get(_OUT, time), "late output"
+        assert time >= self.reported.outputs.get(_OUT, time), "late output"
 
     @invariant()
     def it_can_be_explained(self) -> None:
-        if self.said.inputs:
+        if self.reported.inputs:
             assert not isinstance(self.marks.explain_output(_OUT).cause, Complete)
             for shard in self.shards:
                 shard.timers.validate()
@@ -152,7 +152,7 @@ class TimeMachine(RuleBasedStateMachine):
         for _ in range(3):
             self.a_micro_batch(0, 20, 10_000)
         assert self.timers_fired == self.timers_set
-        assert self.said.outputs[_OUT] == MAX_TIMESTAMP
+        assert self.reported.outputs[_OUT] == MAX_TIMESTAMP
 
 
 TestTime = TimeMachine.TestCase

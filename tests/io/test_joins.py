@@ -53,7 +53,7 @@ def joined(p: Any, of: Sides, before: int, after: int, how: Any, size: int = 0) 
     for name, side in zip(("left", "right"), of, strict=True):
         timed = p | name >> beam.Create(side, reshuffle=False) | f"times {name}" >> beam.Map(_timed)
         both.append(timed | f"windows {name}" >> beam.WindowInto(window.FixedWindows(size)) if size else timed)
-    return tuple(both) | JoinWithin(before=before, after=Duration(after), how=how) | beam.Map(_said) | Collect()
+    return tuple(both) | JoinWithin(before=before, after=Duration(after), how=how) | beam.Map(_reported) | Collect()
 
 
 def _timed(element: Any) -> Any:
@@ -61,7 +61,7 @@ def _timed(element: Any) -> Any:
     return window.TimestampedValue((key, value), at)
 
 
-def _said(pair: Any, time: Any = beam.DoFn.TimestampParam) -> Any:
+def _reported(pair: Any, time: Any = beam.DoFn.TimestampParam) -> Any:
     return pair[0], *pair[1], time.micros
 
 

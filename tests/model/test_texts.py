@@ -35,7 +35,7 @@ class Mute:
 
 @pytest.mark.parametrize("error", [ValueError("\ud800"), SystemExit(3), KeyboardInterrupt(), RecursionError()])
 def test_object_without_text_is_named_by_type(error: BaseException) -> None:
-    text = texts.said(str, Mute(error))
+    text = texts.safe_text(str, Mute(error))
     assert text.startswith("<Mute: ")
     assert text.encode()
 
@@ -49,7 +49,7 @@ def test_endless_text_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None
         return "late"
 
     try:
-        assert texts.said(speak, 7) == "<int: its text was not ready within 0.01 s>"
+        assert texts.safe_text(speak, 7) == "<int: its text was not ready within 0.01 s>"
         left = [thread for thread in threading.enumerate() if thread.name == "described"]
         assert all(thread.daemon for thread in left), "it would keep the process from ending"
         assert left

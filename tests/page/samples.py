@@ -63,7 +63,7 @@ def record(stages: int = 5, now: int = NOW, seed: int = 0, **changes: Any) -> di
         "text": f"the watermark of the input of '{held}' is at {shown_time(Timestamp(now - 200_000_000))}, "
         f"since micro-batch 40 ({shown_time(Timestamp(now - 190_000_000))}): restriction "
         "of element 'EWR' in shard 3 (of 4 that are not done) has deferred itself until 2026-01-05T11:00:03Z",
-        "frees": "the clock reaches 2026-01-05T11:00:03Z, when it is processed again",
+        "released_when": "the clock reaches 2026-01-05T11:00:03Z, when it is processed again",
         "stages": [of["stage"] for of in found],
         "decides": True,
     }

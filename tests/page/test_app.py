@@ -127,15 +127,15 @@ def test_headline_has_the_words_of_status(job: FolderBlobs) -> None:
     # The clock of the fixture is at 0, so that work seems overdue.
     running = {**listed.record, "due": None}
     line = headline(running)
-    assert (line.text, line.frees, line.level) == (without_since(cause), cause["frees"], "warning")
+    assert (line.text, line.released_when, line.level) == (without_since(cause), cause["released_when"], "warning")
     assert "since micro-batch" in cause["text"]
     assert "since" not in line.text
     printed = list(cause_lines(listed.record))
     assert f"  - {cause['text']}" in printed
-    assert f"    released when: {line.frees}" in printed
+    assert f"    released when: {line.released_when}" in printed
     shown = html.unescape(client(Fixed(Listed("a", "/a", running))).get("/job/a").text)
     assert shown.index(line.text) < shown.index("<h2>Stages")
-    assert line.frees in shown
+    assert line.released_when in shown
 
 
 @pytest.mark.contract("PAGE-01")
@@ -296,7 +296,7 @@ def test_list_says_how_many_jobs_are_loaded(job: FolderBlobs) -> None:
 @pytest.mark.contract("PAGE-02")
 def test_text_of_users_is_inert(job: FolderBlobs) -> None:
     record = json.loads(json.dumps(record_of(job)).replace('"read"', json.dumps(EVIL)))
-    cause = {"text": EVIL, "frees": EVIL, "decides": True, "kind": "hold", "since": None, "stage": EVIL}
+    cause = {"text": EVIL, "released_when": EVIL, "decides": True, "kind": "hold", "since": None, "stage": EVIL}
     record |= {"name": EVIL, "folder": EVIL, "causes": [cause], "due": None}
     record["stages"] = [{**stage, "stage": EVIL, "why": f'"{EVIL}'} for stage in record["stages"]]
     failed = {**record, "ended": {"state": "FAILED", "why": EVIL}}

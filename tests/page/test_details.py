@@ -246,10 +246,10 @@ def test_prometheus_gives_the_token_in_its_header() -> None:
 
 def test_error_of_the_job_is_its_last_message() -> None:
     """A driver writes its messages before it knows its end."""
-    said = {"time": 5, "level": "BASIC", "text": "micro-batch 7"}
+    reported = {"time": 5, "level": "BASIC", "text": "micro-batch 7"}
     ended = {"state": "FAILED", "why": "KeyError: 'user'\nin 'Sum'", "time": 9}
     record = samples.record(2, samples.now(), ended=ended)
-    found = samples.Jobs(Listed("a", "/a", record), details={"a": {"messages": [said]}})
+    found = samples.Jobs(Listed("a", "/a", record), details={"a": {"messages": [reported]}})
     text = TestClient(app_of(found), base_url=BASE).get("/job/a/details").text
     rows = re.findall(r"<td>(\w+)</td><td><pre>([^<]*)</pre>", text.partition("Messages</h2>")[2])
     assert [(level, html.unescape(each)) for level, each in rows] == [
@@ -257,5 +257,5 @@ def test_error_of_the_job_is_its_last_message() -> None:
         ("BASIC", "micro-batch 7"),
     ]
     # A job server logs it by itself.
-    (row, _), _ = message_rows({"messages": [said, {**said, "text": f"failed: {ended['why']}"}]}, ended)
+    (row, _), _ = message_rows({"messages": [reported, {**reported, "text": f"failed: {ended['why']}"}]}, ended)
     assert row.text.startswith("failed")

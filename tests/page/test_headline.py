@@ -120,7 +120,7 @@ def test_headline_of_each_reason_has_the_words_of_status(kind: str, record: dict
     assert line.level == ("error" if kind in ("failure", "driver") else "warning")
     printed = list(cause_lines(record))
     assert f"  - {cause['text']}" in printed
-    assert f"    released when: {line.frees}" in printed
+    assert f"    released when: {line.released_when}" in printed
     assert cause["stage"] in line.text
     assert bool(cause["stage"]) == (kind != "driver")
     page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text
@@ -129,7 +129,7 @@ def test_headline_of_each_reason_has_the_words_of_status(kind: str, record: dict
     words = html.unescape(re.sub(r"<[^>]+>", "", found[1]))
     shortened = re.sub(r", since micro-batch \d+ \([^)]*\)", "", cause["text"])
     assert words.startswith(f"{line.word} {shortened}")
-    assert f"released when: {cause['frees']}" in words
+    assert f"released when: {cause['released_when']}" in words
     assert cause["since"] or kind in ("driver", "not reported")
     if cause["since"]:
         assert f"Since {shown(cause['since']['time'])}" in words
@@ -216,7 +216,7 @@ def test_headline_of_failed_job_has_its_folder_and_the_first_line_of_its_error()
     why = "KeyError: 'user' in 'Sum'\n  File 'sums.py', line 7"
     record = samples.record(2, samples.now(), folder="/data/my flights", ended={"state": "FAILED", "why": why})
     line = headline(record)
-    assert (line.word, line.text, line.frees) == ("Failed", "KeyError: 'user' in 'Sum'", "")
+    assert (line.word, line.text, line.released_when) == ("Failed", "KeyError: 'user' in 'Sum'", "")
     assert line.remedy.startswith("correct the cause of the error; ")
     assert line.remedy.endswith("resume the job: arcbeam resume '/data/my flights'")
     text = html.unescape(TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text)
@@ -264,14 +264,14 @@ def test_causes_of_draining_job_need_nothing_else() -> None:
     head = committed(opened(MemoryBlobs()), marks, *all_of(holding("read", 0, hold)))
     runs, drains = (status_of(replace(head, mode=mode)).causes for mode in (CommitMode.RUNNING, CommitMode.DRAINING))
     assert [cause.text for cause in drains] == [cause.text for cause in runs]
-    assert {cause.frees for cause in drains} == {"the drain has finished what is left"}
+    assert {cause.released_when for cause in drains} == {"the drain has finished what is left"}
 
 
 def test_headline_of_draining_job_says_what_is_left() -> None:
     record = samples.record(3, samples.now(), mode="draining")
     record["stages"][0] |= {"restrictions": 2, "backlog": 5.0}
     line, cause = headline(record), record["causes"][0]
-    assert (line.word, line.stage, line.frees) == ("Draining", cause["stage"], "")
+    assert (line.word, line.stage, line.released_when) == ("Draining", cause["stage"], "")
     assert line.text.startswith("the job drains, and then ends; left: 2 restriction(s) of 'Read/Poll/Process' not done")
     assert "restriction of element 'EWR'" in line.text
     assert next(_job_lines(record)) == line.line

@@ -57,7 +57,7 @@ def test_stage_page_has_all_that_status_knows() -> None:
         "<dt>shard 5</dt><dd>300 B, 75.0% of it</dd><dt>shard 2</dt><dd>20 B, 5.0% of it</dd>",
         "<dt>other shards</dt><dd>18, with at most 20 B each</dd>",
         record["causes"][0]["text"],
-        record["causes"][0]["frees"],
+        record["causes"][0]["released_when"],
         "the element: 'EWR' and all the rest",
     ):
         assert words in text

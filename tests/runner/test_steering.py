@@ -452,6 +452,6 @@ def test_invalid_requests_are_refused(tmp_path: Path) -> None:
     check_message("savepoint-refused-temporary", str(caught.value), job=own.plan.name)
     assert own.drain() in ("DRAINING", "DRAINED")
     assert own.wait_until_finish() == "DRAINED"
-    said = [message.text for message in own.messages()]
-    assert "the job is DRAINING" in said
-    assert [text for text in said if text.startswith("micro-batch ") and "elements, watermark " in text]
+    reported = [message.text for message in own.messages()]
+    assert "the job is DRAINING" in reported
+    assert [text for text in reported if text.startswith("micro-batch ") and "elements, watermark " in text]

@@ -71,13 +71,13 @@ def test_attempt_that_spark_repeats_is_reported(programs: Programs, victim: str,
     try:
         trial = Trial(tmp_path / "trial", programs, served, "Go", victim, "in a bundle")
         trial.run()
-        said = trial.messages()
+        reported = trial.messages()
     finally:
         served.end()
     lost = "the SDK worker of the command" if victim == "SDK worker" else r"a Python worker died: signal 9 \(SIGKILL\)"
     attempt = rf"attempt 1 of task \d failed \(.*\); Spark ran it again: on host \S+: {lost}"
-    assert len(re.findall(attempt, said)) == 1, said
-    assert "try 1 of" not in said
+    assert len(re.findall(attempt, reported)) == 1, reported
+    assert "try 1 of" not in reported
 
 
 @pytest.mark.contract("API-06")
@@ -93,8 +93,8 @@ def test_user_exception_is_named_and_not_retried(
     # Two tasks of the micro-batch may fail, each of them once.
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == len(set(calls)) <= 2
-    said = served.messages(name)
-    assert f"no {calls[0]}" in said, said
-    assert f"'{step}'" in said, said
-    assert "try 1 of" not in said, said
+    reported = served.messages(name)
+    assert f"no {calls[0]}" in reported, reported
+    assert f"'{step}'" in reported, reported
+    assert "try 1 of" not in reported, reported
     served.until(lambda: not served.left(), "the end of its processes", LEFT_SECONDS)

@@ -338,5 +338,5 @@ class Trial:
         return sorted(set(path.read_text().splitlines())) if path.exists() else []
 
     def _log(self) -> str:
-        said = (self._folder / "log").read_text(errors="replace")[-4000:]
-        return f"{said}\n{self.messages()[-4000:]}\n{self._served.log()}"
+        reported = (self._folder / "log").read_text(errors="replace")[-4000:]
+        return f"{reported}\n{self.messages()[-4000:]}\n{self._served.log()}"

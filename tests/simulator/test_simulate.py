@@ -85,7 +85,7 @@ def test_driver_may_die_in_a_micro_batch_that_has_waited() -> None:
 def _story(scenario: Scenario) -> list[str]:
     world = played(scenario)
     assert isinstance(world, World)
-    return world.story
+    return world.event_log
 
 
 @pytest.mark.parametrize("seeds", ["5", "x..3", "5..3", ".."])

@@ -26,8 +26,8 @@ def wheel_of(folder: Path, *more: str, without: str = "") -> Path:
 def test_reported_lines_exclude_the_simulator(tmp_path: Path) -> None:
     modules = list((build.ROOT / "src" / "arcbeam").rglob("*.py"))
     lines = sum(module.read_text().count("\n") for module in modules)
-    said = build.report(wheel_of(tmp_path))
-    assert f"{len(modules)} modules, {lines:,} lines; left out: the simulator, " in said
+    reported = build.report(wheel_of(tmp_path))
+    assert f"{len(modules)} modules, {lines:,} lines; left out: the simulator, " in reported
 
 
 @pytest.mark.parametrize("stranger", ["simulator/__main__.py", "tests/conftest.py", "tools/build.py"])

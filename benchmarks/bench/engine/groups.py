@@ -164,17 +164,17 @@ def stage_seconds(micro_batches: list[dict[bytes, list[Element]]]) -> float:
     """Return processor seconds of a whole grouping stage, with its holds and timers, over the store's overlays."""
     placed = StagePlacement(StageFlow("group", (Port("read", "main"),), ("main",), 1), 1, 1)
     kind = Grouped(Strategy(DEFAULT), IntervalWindow.from_ordered)
-    watermark = said = MIN_TIMESTAMP
+    watermark = reported = MIN_TIMESTAMP
     runner: Any = _Reads()
     nowhere: Any = None
 
     def run() -> None:
-        nonlocal watermark, said
+        nonlocal watermark, reported
         for number, by_key in enumerate(micro_batches, 1):
             view: Any = Overlay(EmptyBase())
             clock = Clock(view, 1, ("main",))
             clock.advance(watermark)
-            place = StageContext(placed, 0, number, Timestamp(number), said, view, clock, runner, nowhere, _NoEnd())
+            place = StageContext(placed, 0, number, Timestamp(number), reported, view, clock, runner, nowhere, _NoEnd())
             work = GroupedLogic(place, kind)
             for key, elements in by_key.items():
                 work.deliver(key, elements)
@@ -182,7 +182,7 @@ def stage_seconds(micro_batches: list[dict[bytes, list[Element]]]) -> float:
             clock.advance(watermark)
             assert not work.fire(watermark)
             assert place.tally.fired >= len(by_key)
-            said = watermark
+            reported = watermark
             assert len(list(view.changes())) == 1, "state other than the clock is left"
 
     return core_seconds(run)

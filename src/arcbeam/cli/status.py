@@ -306,7 +306,7 @@ def cause_lines(record: Record) -> Iterator[str]:
     yield "what watermarks wait for"
     for cause in causes:
         yield f"  - {cause['text']}"
-        yield f"    released when: {cause['frees']}"
+        yield f"    released when: {cause['released_when']}"
         others = [stage for stage in cause["stages"] if stage != cause["stage"]]
         if others:
             yield f"    also waiting: {', '.join(others)}"

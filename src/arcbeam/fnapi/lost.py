@@ -25,20 +25,20 @@ class Account:
 
     Attributes:
         why: how it ended, as a sentence without its end.
-        said: lines that it, and the program that started it, have written and logged last.
+        last_lines: lines that it, and the program that started it, have written and logged last.
         how: its exit status or signal; "" if unknown.
         transforms: names of the transforms of its open bundle; only one, if that one is known to have run.
         idle: whether it ended after bundles had ended, and had none then: no bundle is the cause.
     """
 
     why: str
-    said: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
     how: str = ""
     transforms: tuple[str, ...] = ()
     idle: bool = False
 
     def __str__(self) -> str:
-        return "\n  ".join((self.why, *(each.replace("\n", "\n  ") for each in self.said)))
+        return "\n  ".join((self.why, *(each.replace("\n", "\n  ") for each in self.last_lines)))
 
 
 class SdkWorkerLostError(Exception):

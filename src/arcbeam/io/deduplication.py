@@ -78,7 +78,7 @@ def _field(name: str, element: Any) -> Any:
     try:
         return element[name] if isinstance(element, Mapping) else getattr(element, name)
     except (AttributeError, KeyError):
-        shown = texts.said(repr, element, 200)
+        shown = texts.safe_text(repr, element, 200)
         raise ValueError(f"an element has no field {name!r}, which is its key for deduplication: {shown}") from None
 
 

@@ -117,7 +117,7 @@ def _tagged(element: Any, is_right: bool) -> Any:
             raise TypeError
         key, value = element
     except (TypeError, ValueError):
-        side, shown = "right" if is_right else "left", texts.said(repr, element, 200)
+        side, shown = "right" if is_right else "left", texts.safe_text(repr, element, 200)
         raise ValueError(
             f"JoinWithin: an element of the {side} side is not a pair of a key and a value: {shown}"
         ) from None

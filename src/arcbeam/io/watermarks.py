@@ -366,4 +366,4 @@ def _of_floats(seconds: list[float]) -> list[int]:
 
 
 def _shown(value: Any) -> str:
-    return texts.said(repr, value, 200)
+    return texts.safe_text(repr, value, 200)

@@ -15,7 +15,7 @@ from arcbeam.model import texts
 def describe(fn: Any) -> str:
     """Return a window function as its constructor call: `FixedWindows(size=60)`. Omit zeros; durations in seconds."""
     if any("__repr__" in vars(each) for each in type(fn).__mro__[:-1]):
-        return texts.said(repr, fn, 200)
+        return texts.safe_text(repr, fn, 200)
     values = {name: _value(value) for name, value in vars(fn).items() if not name.startswith("_")}
     facts = [f"{name}={value}" for name, value in values.items() if value != "0"]
     return f"{type(fn).__name__}({', '.join(facts)})"
@@ -25,4 +25,4 @@ def _value(value: Any) -> str:
     if isinstance(value, Duration | Timestamp):
         seconds = value.micros / 1_000_000
         return f"{seconds:g}" if seconds == float(f"{seconds:g}") else f"{seconds!r}"
-    return texts.said(repr, value, 100)
+    return texts.safe_text(repr, value, 100)

@@ -305,5 +305,5 @@ def error_text(error: BaseException) -> str:
     with their traceback.
     """
     if isinstance(error, ArcbeamError):
-        return texts.said(str, error, 2 * texts.LONGEST)
-    return texts.said(lambda e: "".join(traceback.format_exception(e)).rstrip(), error)
+        return texts.safe_text(str, error, 2 * texts.LONGEST)
+    return texts.safe_text(lambda e: "".join(traceback.format_exception(e)).rstrip(), error)

@@ -45,7 +45,7 @@ def status_of(error: BaseException) -> grpc.StatusCode:
 
 def details_of(error: BaseException) -> str:
     """Return an error's text, short enough for a status. The server's log has all of it."""
-    text = texts.said(str if isinstance(error, ArcbeamError | NotImplementedError) else repr, error)
+    text = texts.safe_text(str if isinstance(error, ArcbeamError | NotImplementedError) else repr, error)
     size, end = 0, 0
     for character in text:
         # As in gRPC's percent-encoding: other characters than printable ASCII take three bytes per byte.

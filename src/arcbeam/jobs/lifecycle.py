@@ -296,7 +296,7 @@ class Jobs:
             except Exception as error:
                 _LOG.exception("'%s' of job %s failed", what, id)
                 with contextlib.suppress(ArcbeamError, sqlite3.Error):
-                    self.registry.log(id, Level.ERROR, f"'{what}' failed: {texts.said(repr, error)}", self.now())
+                    self.registry.log(id, Level.ERROR, f"'{what}' failed: {texts.safe_text(repr, error)}", self.now())
 
         thread = threading.Thread(target=work, name=f"{what}-{id}", daemon=True)
         thread.start()
@@ -465,7 +465,7 @@ class Jobs:
             cancelled = self.registry.job(id).state is JobState.CANCELLING or isinstance(error, JobCancelledError)
             if cancelled and (error is not None or state is JobState.STOPPED):
                 shutil.rmtree(self.folder(id), ignore_errors=True)
-                how = f"the cancelled run ended with: {texts.said(repr, error or state)}"
+                how = f"the cancelled run ended with: {texts.safe_text(repr, error or state)}"
                 self.registry.log(id, Level.DEBUG, how, self.now())
                 # As an error: a submitter's runner shows errors when a job has not succeeded.
                 self.registry.log(id, Level.ERROR, "the job was cancelled", self.now())

@@ -48,7 +48,7 @@ def slug(text: str, longest: int = 60) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:longest].strip("-.")
 
 
-def said(speak: Callable[[Any], str], of: Any, longest: int = LONGEST) -> str:
+def safe_text(speak: Callable[[Any], str], of: Any, longest: int = LONGEST) -> str:
     """Return the result of `str`, `repr` or the like for an object, made safe; never raises.
 
     If that fails, or takes longer than `SECONDS`, the result names the object's type.

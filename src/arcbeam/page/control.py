@@ -247,7 +247,7 @@ class Operations:
             except ArcbeamError as e:
                 ended = Operation(what, job, "refused", e.message, e.remedy)
             except Exception as e:
-                ended = Operation(what, job, "refused", texts.said(repr, e))
+                ended = Operation(what, job, "refused", texts.safe_text(repr, e))
             with self._lock:
                 if number in self._known:
                     self._known[number] = ended

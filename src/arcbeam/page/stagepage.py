@@ -116,7 +116,7 @@ def _errors(record: Record, stage: str, plan: Plan | None, causes: Sequence[Mapp
             yield f"none in this stage: the job is {ended['state']} in '{fails}'"
     for cause in causes:
         if cause["kind"] == "failure":
-            yield f"{cause['text']}; released when: {cause['frees']}"
+            yield f"{cause['text']}; released when: {cause['released_when']}"
 
 
 def _figures(record: Record, stage: Mapping[str, Any]) -> Iterator[tuple[str, Cell]]:

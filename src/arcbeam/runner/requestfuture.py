@@ -42,6 +42,6 @@ class RequestFuture:
     def _answer(self) -> Answer:
         answer = self.pending.answer
         assert answer is not None
-        if answer.said is AnswerKind.REFUSED:
+        if answer.kind is AnswerKind.REFUSED:
             raise refusal(self.pending.request.what, self.job, answer.text, answer.remedy)
         return answer

@@ -14,7 +14,7 @@ from arcbeam.engine.coordinator import AT_BEGINNING, JobStarted, ScriptPlace
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observed import Seen
-from arcbeam.engine.watermarks.outlierfilter import Doubted
+from arcbeam.engine.watermarks.outlierfilter import UnconfirmedTimes
 from arcbeam.engine.watermarks.sketches import Recent
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode
@@ -38,7 +38,7 @@ class Progress:
         script: the position in the job's script.
         seen: the latest time that each observer has seen, by its transform.
         recent: the recent times of observers with a quantile.
-        doubted: later times that observers with an outlier filter have seen and not accepted.
+        unconfirmed: later times that observers with an outlier filter have seen and not accepted.
     """
 
     begun: Collection[str] = ()
@@ -47,7 +47,7 @@ class Progress:
     script: ScriptPlace = AT_BEGINNING
     seen: Seen = field(default_factory=dict)
     recent: Mapping[str, Recent] = field(default_factory=dict)
-    doubted: Doubted = field(default_factory=dict)
+    unconfirmed: UnconfirmedTimes = field(default_factory=dict)
 
     def encoded(self) -> bytes:
         """Return the value for a manifest."""
@@ -58,7 +58,7 @@ class Progress:
             "script": asdict(self.script),
             "seen": dict(self.seen),
             "recent": {name: recent.encoded() for name, recent in self.recent.items()},
-            "doubted": dict(self.doubted),
+            "unconfirmed": dict(self.unconfirmed),
         }
         return documents.encode(VERSION, record)
 
@@ -75,7 +75,7 @@ def progress_of(head: Manifest) -> Progress:
         ScriptPlace(**record["script"]),
         record["seen"],
         {name: Recent.decoded(each) for name, each in record["recent"].items()},
-        {name: tuple(map(Timestamp, times)) for name, times in record["doubted"].items()},
+        {name: tuple(map(Timestamp, times)) for name, times in record["unconfirmed"].items()},
     )
 
 
@@ -134,4 +134,4 @@ def times_of(manifest: Manifest) -> Times:
     outputs = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
     upstream = {of.stage: of.upstream for of in manifest.watermarks}
     progress = progress_of(manifest)
-    return Times(inputs, outputs, upstream, progress.seen, progress.recent, progress.doubted)
+    return Times(inputs, outputs, upstream, progress.seen, progress.recent, progress.unconfirmed)

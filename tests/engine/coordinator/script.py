@@ -282,7 +282,7 @@ class Driver:
         published = self.publish.micro_batch if self.publish else 0
         match line.split():
             case ["says", *what]:
-                return ScriptRead(now, self.number, said(*what))
+                return ScriptRead(now, self.number, script_event(*what))
             case ["reports", *what]:
                 assert self.plan is not None
                 return MicroBatchReported(now, micro_batch, run, Duration(100), self.report(" ".join(what)))
@@ -347,7 +347,7 @@ class Driver:
         return reported(self.plan, change, self.layout, **of_task)
 
 
-def said(what: str, number: str = "") -> ScriptEvent:
+def script_event(what: str, number: str = "") -> ScriptEvent:
     """The next event of a script."""
     match what:
         case "elements":

@@ -107,7 +107,7 @@ def _in_rates(waits: dict[str, Any], stage: str = "rates", rest: Any = held) -> 
 def test_idle_levels_keep_state_and_report_no_activity() -> None:
     def worked(stage: StageReport) -> StageReport:
         stage = held(stage)
-        local = replace(stage.local, seen={"o": Timestamp(3)}, sketches={"o": b"."}, doubted={"o": (Timestamp(4),)})
+        local = replace(stage.local, seen={"o": Timestamp(3)}, sketches={"o": b"."}, unconfirmed={"o": (Timestamp(4),)})
         return replace(stage, counts=Counts(read=7), kept=StateMetrics(windows=2), local=local)
 
     plain, times = _head(held, _WIDE)

@@ -207,4 +207,4 @@ def test_answers_without_command_are_errors() -> None:
         driver.say("committed")
     with pytest.raises(ValueError, match="started already"):
         driver.say("start")
-    assert [type(event).__name__ for event, _ in driver.machine.story()] == ["JobStarted"]
+    assert [type(event).__name__ for event, _ in driver.machine.event_log()] == ["JobStarted"]

@@ -256,7 +256,7 @@ class JobWorld(RuleBasedStateMachine):
                 self.publishing_is_answered("published")
             self.user_code_has_ended()
             self.time_passes(40)
-        assert self.ended, f"the job does not end: {self.driver.machine.story()[-3:]}"
+        assert self.ended, f"the job does not end: {self.driver.machine.event_log()[-3:]}"
         assert self.driver.machine.phase is Phase.ENDED
 
 

@@ -28,7 +28,7 @@ class Opened:
 
     def __init__(self, window: IntervalWindow, in_time: int, late: int) -> None:
         self.out: list[Effect] = []
-        self.of = OpenWindow(RULES, b"k", window, Record(RULES.first_room), InMemory(), self.out)
+        self.of = OpenWindow(RULES, b"k", window, Record(RULES.first_until_ready), InMemory(), self.out)
         self.of.begin(BEFORE)
         self.add(in_time, BEFORE)
         self.add(late, PASSED)

@@ -17,7 +17,7 @@ times = st.none() | st.integers(MIN_TIMESTAMP, MAX_TIMESTAMP).map(Timestamp)
 rooms = st.sampled_from([1, 5, UNLIMITED, UNLIMITED - 3])
 records = st.builds(
     Record,
-    room=rooms,
+    until_ready=rooms,
     closed=st.booleans(),
     passed=st.booleans(),
     on_time=st.booleans(),
@@ -34,13 +34,13 @@ records = st.builds(
 )
 
 
-@given(record=records, first_room=rooms)
-def test_record_is_decoded(record: Record, first_room: int) -> None:
+@given(record=records, first_until_ready=rooms)
+def test_record_is_decoded(record: Record, first_until_ready: int) -> None:
     if not record.index:
         record.nonspeculative = 0
     if not record.entries:
         record.address = b""
-    assert Record.unpack(record.pack(first_room), first_room) == record
+    assert Record.unpack(record.pack(first_until_ready), first_until_ready) == record
 
 
 def test_window_without_panes_takes_few_bytes() -> None:

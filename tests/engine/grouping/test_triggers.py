@@ -100,12 +100,12 @@ def test_trigger_with_room_is_not_ready(tree: Trigger, story: list[Any], passed:
     if machine.finished() or machine.eager():
         return
     moment = at(1000, passed)
-    room = machine.room(moment)
-    if room == UNLIMITED:
+    elements_until_ready = machine.elements_until_ready(moment)
+    if elements_until_ready == UNLIMITED:
         machine.add(100_000, moment.now)
         assert not machine.ready(moment)
-    elif room > 1:
-        machine.add(room - 1, moment.now)
+    elif elements_until_ready > 1:
+        machine.add(elements_until_ready - 1, moment.now)
         assert not machine.ready(moment)
 
 
@@ -163,7 +163,7 @@ def test_grown_window_waits_for_its_end_again() -> None:
     machine.rewind()
     assert not machine.ready(at(0))
     machine.fire(at(0, passed=True))
-    assert machine.room(at(0, passed=True)) == 2
+    assert machine.elements_until_ready(at(0, passed=True)) == 2
 
 
 @pytest.mark.parametrize("final", [AfterWatermark(), Repeatedly(AfterWatermark())])

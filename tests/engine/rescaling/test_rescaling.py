@@ -168,7 +168,7 @@ def test_rows_of_removed_stages_are_left_out() -> None:
 
 
 def test_idle_time_of_equal_watermarks_is_kept() -> None:
-    views, row = fresh(2), prefix(Kind.SAID, _FREE) + name("out")
+    views, row = fresh(2), prefix(Kind.OUTPUT, _FREE) + name("out")
     for view, since in zip(views, (8, 9), strict=True):
         view.put(row, moment(Timestamp(1)) + moment(Timestamp(since)))
     assert [view.get(row) for view in rescale(views, 3)] == [moment(Timestamp(1)) + moment(Timestamp(9))] * 3
@@ -393,8 +393,8 @@ def test_lateness_of_a_key_never_changes(times: list[Timestamp], numbers: list[i
             assert late == times[key_hash(key) % len(times)]
         assert not any(KeyRangeWatermarks(view, _FREE) for view in views)
     for view in views:
-        floors = KeyRangeWatermarks(view, _KEYED)
-        floors.passed(MAX_TIMESTAMP)
+        ranges = KeyRangeWatermarks(view, _KEYED)
+        ranges.passed(MAX_TIMESTAMP)
         assert not KeyRangeWatermarks(view, _KEYED)
 
 
@@ -440,7 +440,7 @@ def test_every_kind_of_row_is_covered() -> None:
         view.put(row, value)
     for kind in set(Kind) - {Kind(row[0]) for row, _ in view.scan(b"")}:
         assert kind in {Kind.FREE, Kind.BLOCKED, Kind.RESIDUAL, Kind.DUE, Kind.ROOT, Kind.CLOCK, Kind.ARRIVALS,
-                        Kind.FLOOR, Kind.SAID}  # fmt: skip
+                        Kind.KEY_RANGES, Kind.OUTPUT}  # fmt: skip
     unknown = MemoryView({b"\x7f\0\0": b""})
     with pytest.raises(ValueError, match="127"):
         rescale([unknown], 1)

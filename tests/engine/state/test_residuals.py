@@ -156,7 +156,7 @@ class ResidualsMachine(RuleBasedStateMachine):
             shard.validate()
             for crowded in shard.crowded():
                 assert crowded.live > 3
-                assert shard.room(crowded.root) == 0
+                assert shard.splits_left(crowded.root) == 0
 
     def teardown(self) -> None:
         for shard, restriction, work, _ in self.running:
@@ -255,10 +255,10 @@ def test_crowded_root_is_reported_but_kept() -> None:
     residuals.admit("orders", Remainder(b"all"), _NOW)
     taken = residuals.take(_NOW)
     assert taken is not None
-    assert residuals.room("orders") == 1
+    assert residuals.splits_left("orders") == 1
     for _ in range(2):
         residuals.split(taken.id, Remainder(b"part"), _NOW)
-    assert residuals.room("orders") == 0
+    assert residuals.splits_left("orders") == 0
     assert list(residuals.crowded()) == [TooManyRestrictions("orders", 3, 2)]
     assert "3 restrictions of 'orders'" in str(residuals.crowded()[0])
     residuals.finish(taken.id, None, _NOW)

@@ -52,9 +52,9 @@ def test_inconsistent_micro_batch_is_run_again() -> None:
     assert toy.run().state is EndState.DONE
     assert _rows(toy) == expected(_SOME)
     assert toy.micro_batches > toy.head
-    tries, said = zip(*(text.split(": ", 1) for text in toy.warnings), strict=True)
+    tries, reported = zip(*(text.split(": ", 1) for text in toy.warnings), strict=True)
     assert all(each.startswith("try ") for each in tries)
-    assert set(said) == {
+    assert set(reported) == {
         f"micro-batch {micro_batch} is not consistent: task 1 of level 1 read other attempts of level 0 than reported"
         for micro_batch in range(1, toy.head + 1)
         if f"micro-batch {micro_batch} is" in "".join(toy.warnings)

@@ -181,8 +181,8 @@ def test_timers_after_window_end_fire_at_end() -> None:
 def test_output_time_of_timer_is_bounded(timer: TimerSet, fires: int, hold: int | None) -> None:
     world = stateful()
     world.on = {"process": CallResult(1, (timer,))}
-    said = world.micro_batch(3, 4).local.outputs["main"].hold
-    assert (said.time if said else None) == hold
+    reported = world.micro_batch(3, 4).local.outputs["main"].hold
+    assert (reported.time if reported else None) == hold
     world.micro_batch(10 if timer.family == "event" else 3, now=100)
     assert [(fired.fire_at, fired.hold) for fired in world.fired] == [(fires, hold)]
 
@@ -402,7 +402,7 @@ def test_budget_ends_timers_without_rows() -> None:
 def test_floor_drops_late_arrivals_but_not_blocked_elements(in_order: Duration | None) -> None:
     world = World(Stateful(FAMILIES, DECODE, end_of, in_order), (("rates", RATES),))
     world.micro_batch(5, 7)
-    row = keyspace.prefix(keyspace.Kind.FLOOR, 1)
+    row = keyspace.prefix(keyspace.Kind.KEY_RANGES, 1)
     world.view.put(row, packed([KeyRangeWatermark(1, 0, Timestamp(11))]))
     assert world.micro_batch(6, 8, 12).counts.late == 1, "the window ends at the floor"
     world.full = {SideInputWindow("rates", window.ordered()) for window in (W, V)}

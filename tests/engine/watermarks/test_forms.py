@@ -148,8 +148,8 @@ class Job:
         self._driver_begins()
 
     def _local(self, micro_batch: MicroBatch, shard: int, view: MemoryView) -> Local:
-        said = micro_batch.holds[shard]
-        hold = None if said is None else Hold(Timestamp(said), HolderKind.RESIDUAL, "it")
+        reported = micro_batch.holds[shard]
+        hold = None if reported is None else Hold(Timestamp(reported), HolderKind.RESIDUAL, "it")
         seen: dict[str, Timestamp] = {}
         sketches: dict[str, bytes] = {}
         for observer in all_observers(self.paths):
@@ -225,7 +225,7 @@ class Latest:
             (each.idle_after for each in all_observers(paths) if each.idle_after is not None), default=None
         )
         self.all: list[int] = []
-        self._said: list[int | None] = [0] * _SHARDS
+        self._root_watermark: list[int | None] = [0] * _SHARDS
         self._since = [-1_000] * _SHARDS
         self._now, self._begun = 0, False
 
@@ -233,10 +233,10 @@ class Latest:
         """Add a committed micro-batch."""
         self._now += micro_batch.after
         self.all += [time for times in micro_batch.seen for time in times]
-        for shard, said in enumerate(micro_batch.holds):
-            if said != self._said[shard] or not self._begun:
+        for shard, reported in enumerate(micro_batch.holds):
+            if reported != self._root_watermark[shard] or not self._begun:
                 self._since[shard] = self._now
-        self._said, self._begun = list(micro_batch.holds), True
+        self._root_watermark, self._begun = list(micro_batch.holds), True
 
     def there(self, observer: Observer | None, seen: Mapping[str, Timestamp], patience: int | None = None) -> int:
         """Return the time of a way."""
@@ -244,20 +244,20 @@ class Latest:
             return self._input(patience)
         if observer.idle_after is not None and self._input(None) < MAX_TIMESTAMP:
             patience = self._patience
-        said = min(self.there(each, seen, patience) for each in observer.upstream)
+        reported = min(self.there(each, seen, patience) for each in observer.upstream)
         known = seen.get(observer.name)
         lagging = MIN_TIMESTAMP if known is None else known - observer.delay
-        if said in (MIN_TIMESTAMP, MAX_TIMESTAMP):
-            return said if said == MAX_TIMESTAMP else lagging
-        return min(said, lagging) if observer.policy is Policy.MIN else max(said, lagging)
+        if reported in (MIN_TIMESTAMP, MAX_TIMESTAMP):
+            return reported if reported == MAX_TIMESTAMP else lagging
+        return min(reported, lagging) if observer.policy is Policy.MIN else max(reported, lagging)
 
     def _input(self, patience: int | None) -> int:
-        said = [MAX_TIMESTAMP if each is None else each for each in self._said]
+        reported = [MAX_TIMESTAMP if each is None else each for each in self._root_watermark]
         if patience is None:
-            return min(said)
+            return min(reported)
         loud = [
             each
-            for each, since in zip(said, self._since, strict=True)
+            for each, since in zip(reported, self._since, strict=True)
             if each < MAX_TIMESTAMP and (each == MIN_TIMESTAMP or self._now - since < patience)
         ]
         return min(loud, default=MIN_TIMESTAMP)

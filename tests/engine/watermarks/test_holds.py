@@ -36,10 +36,10 @@ class HoldsMachine(RuleBasedStateMachine):
 
     places = st.tuples(st.sampled_from([0, 256]), st.sampled_from(Side))
 
-    @rule(place=places, holder=_HOLDERS, time=_TIMES, output=_OUTPUTS, floor=_TIMES)
-    def set(self, place: tuple, holder: Holder, time: Timestamp, output: str, floor: Timestamp) -> None:
-        self.model[place][holder, output] = max(time, floor)
-        assert self.real[place].set(holder, time, output, floor) == max(time, floor)
+    @rule(place=places, holder=_HOLDERS, time=_TIMES, output=_OUTPUTS, reported=_TIMES)
+    def set(self, place: tuple, holder: Holder, time: Timestamp, output: str, reported: Timestamp) -> None:
+        self.model[place][holder, output] = max(time, reported)
+        assert self.real[place].set(holder, time, output, reported) == max(time, reported)
 
     @rule(place=places, holder=_HOLDERS, output=_OUTPUTS)
     def clear(self, place: tuple, holder: Holder, output: str) -> None:
@@ -96,7 +96,7 @@ def test_long_subject_of_restriction_is_one_short_line() -> None:
 def test_hold_does_not_decrease_reported_watermark() -> None:
     holds = Holds(MemoryView(), 0)
     late = Holder(HolderKind.STATE, "pane", b"k", b"w")
-    assert holds.set(late, Timestamp(3), floor=Timestamp(10)) == 10
+    assert holds.set(late, Timestamp(3), reported=Timestamp(10)) == 10
     assert holds.get(late) == 10
 
 

@@ -31,10 +31,10 @@ def _look(view: MemoryView, now: int, known: OutputTime, upstream: int = MAX_TIM
 def test_idle_source_is_ignored_until_it_moves(kind: HolderKind | None) -> None:
     view = MemoryView()
 
-    def look(now: int, said: int) -> tuple[bool, int | None]:
+    def look(now: int, reported: int) -> tuple[bool, int | None]:
         if kind is None:
-            return _look(view, now, OutputTime(), said)
-        return _look(view, now, OutputTime(_hold(said, kind)))
+            return _look(view, now, OutputTime(), reported)
+        return _look(view, now, OutputTime(_hold(reported, kind)))
 
     assert look(100, 5) == (False, 110)
     assert look(109, 5) == (False, 110)

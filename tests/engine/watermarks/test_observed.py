@@ -16,13 +16,13 @@ _IMPATIENT = Observer("safe", Duration(10), idle_after=Duration(5))
 _NO, _END = MIN_TIMESTAMP, MAX_TIMESTAMP
 
 
-def _said(time: int) -> RootWatermark:
+def _root_watermark(time: int) -> RootWatermark:
     return RootWatermark(Timestamp(time), Timestamp(time))
 
 
 @pytest.mark.contract("WM-01", "WM-02")
 @pytest.mark.parametrize(
-    ("observer", "said", "latest", "there", "by"),
+    ("observer", "reported", "latest", "there", "by"),
     [
         (_SAFE, _NO, None, _NO, True),
         (_SAFE, _NO, 50, 40, True),
@@ -43,26 +43,26 @@ def _said(time: int) -> RootWatermark:
     ],
 )
 def test_seen_time_is_combined_with_input(
-    observer: Observer, said: int, latest: int | None, there: int, by: bool
+    observer: Observer, reported: int, latest: int | None, there: int, by: bool
 ) -> None:
     seen = {} if latest is None else {observer.name: Timestamp(latest)}
-    assert observed_time((observer,), _said(said), seen) == there
-    assert decisive((observer,), _said(said), seen) == (observer if by else None)
+    assert observed_time((observer,), _root_watermark(reported), seen) == there
+    assert decisive((observer,), _root_watermark(reported), seen) == (observer if by else None)
 
 
 @pytest.mark.contract("WM-02")
 def test_earliest_way_counts_and_observers_in_sequence_combine() -> None:
     seen = {"safe": Timestamp(50), "bold": Timestamp(90)}
-    assert observed_time((None, _SAFE), _said(20), seen) == 20
-    assert observed_time((None, _SAFE), _said(60), seen) == 40
-    assert observed_time((_SAFE, _BOLD), _said(60), seen) == 40
+    assert observed_time((None, _SAFE), _root_watermark(20), seen) == 20
+    assert observed_time((None, _SAFE), _root_watermark(60), seen) == 40
+    assert observed_time((_SAFE, _BOLD), _root_watermark(60), seen) == 40
     last = Observer("last", Duration(5), Policy.MIN, (_SAFE,))
-    assert observed_time((last,), _said(60), seen) == MIN_TIMESTAMP
-    assert observed_time((last,), _said(60), {**seen, "last": Timestamp(52)}) == 40
-    assert decisive((last,), _said(60), {**seen, "last": Timestamp(52)}) == _SAFE
-    assert observed_time((last,), _said(60), {**seen, "last": Timestamp(42)}) == 37
-    assert decisive((last,), _said(60), {**seen, "last": Timestamp(42)}) == last
-    assert observed_time(NOT_OBSERVED, _said(7), seen) == 7
+    assert observed_time((last,), _root_watermark(60), seen) == MIN_TIMESTAMP
+    assert observed_time((last,), _root_watermark(60), {**seen, "last": Timestamp(52)}) == 40
+    assert decisive((last,), _root_watermark(60), {**seen, "last": Timestamp(52)}) == _SAFE
+    assert observed_time((last,), _root_watermark(60), {**seen, "last": Timestamp(42)}) == 37
+    assert decisive((last,), _root_watermark(60), {**seen, "last": Timestamp(42)}) == last
+    assert observed_time(NOT_OBSERVED, _root_watermark(7), seen) == 7
 
 
 _SEEN = st.dictionaries(st.sampled_from("ab"), st.integers(-20, 20).map(Timestamp))

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.contract("WM-04")
 _JUMP, _OTHERS = 10, 2
 
 
-def _believed(latest: int | None, *times: int) -> tuple[int | None, tuple[int, ...]]:
+def _decided(latest: int | None, *times: int) -> tuple[int | None, tuple[int, ...]]:
     return without_outliers(latest, times, _JUMP, _OTHERS)
 
 
 @pytest.mark.parametrize(
-    ("latest", "times", "now", "doubted"),
+    ("latest", "times", "now", "unconfirmed"),
     [
         (50, [60], 60, ()),
         (50, [61], 50, (61,)),
@@ -46,18 +46,18 @@ def _believed(latest: int | None, *times: int) -> tuple[int | None, tuple[int, .
     ],
 )
 def test_time_near_accepted_or_enough_others_is_accepted(
-    latest: int | None, times: list[int], now: int | None, doubted: tuple[int, ...]
+    latest: int | None, times: list[int], now: int | None, unconfirmed: tuple[int, ...]
 ) -> None:
-    assert _believed(latest, *times) == (now, doubted)
+    assert _decided(latest, *times) == (now, unconfirmed)
 
 
 def test_stream_of_outliers_only_still_advances() -> None:
     times = [1000 * n for n in range(3 * MOST)]
-    latest, doubted = _believed(None, *times)
+    latest, unconfirmed = _decided(None, *times)
     assert latest == 2000 * 1000
-    assert len(doubted) == MOST - 1
+    assert len(unconfirmed) == MOST - 1
     near = [latest + 5, latest + 15]
-    assert _believed(None, *times, *near)[0] == 2000 * 1000 + 15, "with its neighbours"
+    assert _decided(None, *times, *near)[0] == 2000 * 1000 + 15, "with its neighbours"
 
 
 _TIMES = st.lists(st.integers(-200, 200) | st.integers(-2000, 2000), max_size=40)
@@ -74,7 +74,7 @@ _NEAR = st.lists(st.integers(0, 12).map(lambda n: 10 * n), max_size=8)
 @example([[0, 10, 100]], (3, 2))
 @example([[0, 5, 10, 100]], (4, 3))
 def test_result_is_independent_of_cuts_and_order(parts: list[list[int]], limits: tuple[int, int]) -> None:
-    """Also if there are more doubted times than are kept. Without new times nothing changes."""
+    """Also if there are more unconfirmed times than are kept. Without new times nothing changes."""
     (first, *more), (most, others) = parts, limits
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outlierfilter, "MOST", most)
@@ -84,19 +84,19 @@ def test_result_is_independent_of_cuts_and_order(parts: list[list[int]], limits:
         for part in (*more, []):
             own, before = without_outliers(None, part, _JUMP, others), now
             latest = max((each for each in (now.latest, own.latest) if each is not None), default=None)
-            now = without_outliers(latest, [*now.doubted, *own.doubted], _JUMP, others)
+            now = without_outliers(latest, [*now.unconfirmed, *own.unconfirmed], _JUMP, others)
             assert before.latest is None or (now.latest is not None and now.latest >= before.latest)
         assert now == whole
-        assert len(now.doubted) < most
+        assert len(now.unconfirmed) < most
 
 
 @given(_TIMES, st.integers(-2000, 2000), st.integers(1, _JUMP))
 def test_continuing_stream_is_accepted_soon(before: list[int], start: int, apart: int) -> None:
     chain = [start + n * apart for n in range(_OTHERS + 1)]
-    latest, doubted = _believed(None, *before, *chain)
+    latest, unconfirmed = _decided(None, *before, *chain)
     assert latest is not None
     assert latest >= chain[-1]
-    assert all(time > latest for time in doubted)
+    assert all(time > latest for time in unconfirmed)
 
 
 def _flow(jump: int | None = _JUMP) -> StageFlow:
@@ -107,9 +107,9 @@ def _flow(jump: int | None = _JUMP) -> StageFlow:
 def _micro_batch(marks: Watermarks, *shards: Sequence[int]) -> Times:
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
     for shard, times in enumerate(shards):
-        latest, doubted = _believed(None, *times)
+        latest, unconfirmed = _decided(None, *times)
         seen = {} if latest is None else {"clicks": Timestamp(latest)}
-        later = {"clicks": tuple(map(Timestamp, doubted))} if doubted else {}
+        later = {"clicks": tuple(map(Timestamp, unconfirmed))} if unconfirmed else {}
         marks.report("read", shard, Local(silent, {"main": OutputTime(silent)}, None, seen, {}, later))
     return marks.advance()
 
@@ -117,26 +117,26 @@ def _micro_batch(marks: Watermarks, *shards: Sequence[int]) -> Times:
 def test_doubted_time_is_kept_and_confirmed_by_later_micro_batches() -> None:
     marks = Watermarks([_flow()])
     times = _micro_batch(marks, [5, 6, 7], [100])
-    assert (times.seen, times.doubted) == ({"clicks": 7}, {"clicks": (100,)})
-    check_message("watermark-doubted-times", str(marks.explain_output(Port("read", "main"))))
+    assert (times.seen, times.unconfirmed) == ({"clicks": 7}, {"clicks": (100,)})
+    check_message("watermark-unconfirmed-times", str(marks.explain_output(Port("read", "main"))))
     marks = Watermarks([_flow()], times)
     times = _micro_batch(marks, [8, 100], [101])
-    assert (times.seen, times.doubted) == ({"clicks": 8}, {"clicks": (100, 101)})
+    assert (times.seen, times.unconfirmed) == ({"clicks": 8}, {"clicks": (100, 101)})
     assert set(times.outputs.values()) == {7}
     marks = Watermarks([_flow()], times)
     after = _micro_batch(marks, [], [110])
     after.check_after(times)
-    assert (after.seen, after.doubted) == ({"clicks": 110}, {})
+    assert (after.seen, after.unconfirmed) == ({"clicks": 110}, {})
     assert set(after.outputs.values()) == {109}
 
 
 def test_doubted_time_is_accepted_when_stream_reaches_it() -> None:
     marks = Watermarks([_flow()])
-    assert _micro_batch(marks, [5, 6, 7], [25]).doubted == {"clicks": (25,)}
+    assert _micro_batch(marks, [5, 6, 7], [25]).unconfirmed == {"clicks": (25,)}
     times = _micro_batch(marks, [15], [])
-    assert (times.seen, times.doubted) == ({"clicks": 25}, {})
+    assert (times.seen, times.unconfirmed) == ({"clicks": 25}, {})
 
 
 def test_observer_without_filter_drops_doubted_times() -> None:
     times = _micro_batch(Watermarks([_flow()]), [5, 6, 7], [100])
-    assert _micro_batch(Watermarks([_flow(None)], times), [8], []).doubted == {}
+    assert _micro_batch(Watermarks([_flow(None)], times), [8], []).unconfirmed == {}

@@ -42,9 +42,9 @@ def _marks(policy: Policy, before: Times | None = None, idle_after: int | None =
     )
 
 
-def _micro_batch(marks: Watermarks, seen: int | None, said: int, idle: str = "") -> Times:
+def _micro_batch(marks: Watermarks, seen: int | None, reported: int, idle: str = "") -> Times:
     """A micro-batch in which the first source's observer sees a time, and the second source reports one."""
-    for stage, time in (("a", MIN_TIMESTAMP), ("b", said)):
+    for stage, time in (("a", MIN_TIMESTAMP), ("b", reported)):
         hold = None if time == _END else Hold(Timestamp(time), HolderKind.RESIDUAL, stage)
         known = OutputTime(hold, idle=frozenset([stage]) if stage in idle else frozenset())
         times = {"clicks": Timestamp(seen)} if stage == "a" and seen is not None else {}
@@ -124,8 +124,8 @@ def test_input_is_idle_if_source_and_observer_do_not_move() -> None:
     first, second = _shared(Policy.MIN, "a", _CLICKS, idle_after=10), _shared(Policy.MIN, "b", idle_after=500)
     view, observed = MemoryView(), {"main": (first, second)}
 
-    def look(now: int, seen: int | None, said: int = MIN_TIMESTAMP) -> tuple[frozenset[str], int | None]:
-        hold = Hold(Timestamp(said), HolderKind.RESIDUAL, "it")
+    def look(now: int, seen: int | None, reported: int = MIN_TIMESTAMP) -> tuple[frozenset[str], int | None]:
+        hold = Hold(Timestamp(reported), HolderKind.RESIDUAL, "it")
         known = {} if seen is None else {"clicks": Timestamp(seen)}
         local = Local(hold, {"main": OutputTime(hold)})
         marked, due = mark_idle(view, 7, observed, MAX_TIMESTAMP, local, Timestamp(now), known)
@@ -138,8 +138,8 @@ def test_input_is_idle_if_source_and_observer_do_not_move() -> None:
     assert look(120, 60) == (busy, 130)
     assert look(129, 60) == (busy, 130)
     assert look(130, 60) == (idle, 600)
-    assert look(131, 60, said=30) == (busy, 141)
-    assert look(132, 70, said=30) == (busy, 141), "what the source says is earlier, and stands"
+    assert look(131, 60, reported=30) == (busy, 141)
+    assert look(132, 70, reported=30) == (busy, 141), "what the source says is earlier, and stands"
 
 
 def test_waiting_work_is_not_idle() -> None:
@@ -167,11 +167,11 @@ def test_watermarks_never_decrease_across_drivers(
 ) -> None:
     idle_after = 7 if policy is Policy.MIN else None
     marks, before, latest = _marks(policy, idle_after=idle_after), Times(), MIN_TIMESTAMP
-    for seen, said, idle in micro_batches:
-        times = _micro_batch(marks, seen, said, idle)
+    for seen, reported, idle in micro_batches:
+        times = _micro_batch(marks, seen, reported, idle)
         times.check_after(before)
         first = MIN_TIMESTAMP if "clicks" not in times.seen else times.seen["clicks"] - 10
-        latest = max(latest, Timestamp(first), Timestamp(said))
+        latest = max(latest, Timestamp(first), Timestamp(reported))
         if policy is Policy.MAX:
             assert _there(times) == (latest, latest)
         assert times.seen.get("both", MIN_TIMESTAMP) <= min(_there(times)) or times.seen["both"] in _there(times)

@@ -103,7 +103,7 @@ _REPORTS = st.lists(
 def test_watermarks_are_minimum_and_never_decrease(micro_batches: list[list[tuple]]) -> None:
     marks = Watermarks(_STAGES)
     _all(marks)
-    said: dict = {}
+    reported: dict = {}
     before = Times()
     now: dict = {(stage.name, shard): (None, None) for stage in _STAGES for shard in range(stage.shards)}
     for reports in micro_batches:
@@ -115,15 +115,15 @@ def test_watermarks_are_minimum_and_never_decrease(micro_batches: list[list[tupl
         times.check_after(before)
         before = times
         for stage in _STAGES:
-            upstream = min((said[port] for port in stage.inputs), default=MAX_TIMESTAMP)
+            upstream = min((reported[port] for port in stage.inputs), default=MAX_TIMESTAMP)
             raw = [now[stage.name, shard] for shard in range(stage.shards)]
             pending = min([upstream, *(p.time for p, _ in raw if p)])
-            said[stage.name] = max(pending, said.get(stage.name, MIN_TIMESTAMP))
+            reported[stage.name] = max(pending, reported.get(stage.name, MIN_TIMESTAMP))
             out = min([pending, *(hold.time for _, hold in raw if hold)])
             for output in stage.outputs:
                 port = Port(stage.name, output)
-                said[port] = max(out, said.get(port, MIN_TIMESTAMP))
-        assert {**times.inputs, **times.outputs} == said
+                reported[port] = max(out, reported.get(port, MIN_TIMESTAMP))
+        assert {**times.inputs, **times.outputs} == reported
         # The named cause really limits the watermark: it is no later than the watermark itself.
         for stage in _STAGES:
             why = marks.explain(stage.name)
@@ -145,10 +145,10 @@ _OBSERVED = (
 )
 
 
-def _seen(marks: Watermarks, shard: int, latest: int | None, said: int = MIN_TIMESTAMP) -> None:
+def _seen(marks: Watermarks, shard: int, latest: int | None, reported: int = MIN_TIMESTAMP) -> None:
     seen = {} if latest is None else {"clicks": Timestamp(latest)}
-    hold = OutputTime(_hold(said))
-    marks.report("read", shard, Local(_hold(said), {"main": hold, "errors": hold}, None, seen))
+    hold = OutputTime(_hold(reported))
+    marks.report("read", shard, Local(_hold(reported), {"main": hold, "errors": hold}, None, seen))
 
 
 @pytest.mark.contract("WM-01", "WM-03")

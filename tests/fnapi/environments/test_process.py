@@ -91,7 +91,7 @@ def test_process_ends_when_its_supervisor_is_killed(tmp_path: Path, ends: queue.
 
 
 @pytest.mark.parametrize(
-    ("command", "status", "said"),
+    ("command", "status", "reported"),
     [
         (["sh", "-c", "echo one; echo $WORD >&2; exit 3"], 3, ["one", "two"]),
         (["sh", "-c", "printf '%0900d' 0; echo : no module"], 0, [f"{'0' * 80} … {'0' * 209}: no module"]),
@@ -101,12 +101,12 @@ def test_process_ends_when_its_supervisor_is_killed(tmp_path: Path, ends: queue.
     ids=["fails", "long line", "does not exist", "killed"],
 )
 def test_end_is_described_with_last_lines(
-    command: list[str], status: int, said: list[str], ends: queue.SimpleQueue[ProcessEnd]
+    command: list[str], status: int, reported: list[str], ends: queue.SimpleQueue[ProcessEnd]
 ) -> None:
     process = WorkerProcess(command, {"WORD": "two"}, ends.put)
     how = "signal 9 (SIGKILL)" if status == 137 else f"exit status {status}"
     assert ends.get(timeout=SECONDS) == ProcessEnd(f"its process '{command[0]}' has ended with status {status}", how)
-    assert list(process.said()) == said
+    assert list(process.last_lines()) == reported
     assert not Path(process._folder).exists()
 
 
@@ -120,7 +120,7 @@ def test_processes_do_not_share_a_folder(
     first, second = (WorkerProcess(["./boot"], {}, ends.put) for _ in range(2))
     for _ in range(2):
         ends.get(timeout=SECONDS)
-    assert (first.said(), second.said()) == ((first._folder,), (second._folder,))
+    assert (first.last_lines(), second.last_lines()) == ((first._folder,), (second._folder,))
     assert [path.name for path in tmp_path.iterdir()] == ["boot"]
 
 

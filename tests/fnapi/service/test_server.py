@@ -318,7 +318,7 @@ def test_rest_of_the_log_of_a_worker_that_has_ended_is_awaited(connection: Conne
 
 
 def test_account_names_status_transforms_and_last_words(connection: Connection, worker: ScriptedWorker) -> None:
-    connection.said_by(lambda: ("leaving",), process=True)
+    connection.set_output(lambda: ("leaving",), process=True)
     bundle = connection.begin("s1")
     bundle.watched_by(Watched())
     severity = fn_pb.LogEntry.Severity
@@ -331,7 +331,7 @@ def test_account_names_status_transforms_and_last_words(connection: Connection, 
     connection.process_ended(ProcessEnd("its process has ended", "exit status 1"))
     account = raised.value.account()
     assert account.why == "the SDK worker of the test is gone: exit status 3 (its control stream ended)"
-    assert account.said == ("leaving", "it logged: no room")
+    assert account.last_lines == ("leaving", "it logged: no room")
     assert (account.how, account.transforms, account.idle) == ("exit status 3", ("A", "B"), False)
 
 

@@ -19,7 +19,7 @@ from arcbeam.fnapi.service.workerend import WorkerEnd
 def test_boot_program_tells_how_the_worker_ended(text: str, how: str) -> None:
     end = WorkerEnd()
     end.logged(text, by_boot=True)
-    assert (end.how(), end.said()) == (how, ())
+    assert (end.how(), end.last_lines()) == (how, ())
 
 
 @pytest.mark.contract("API-06")
@@ -28,4 +28,4 @@ def test_failures_of_other_programs_are_kept(by_boot: bool) -> None:
     text = "failed to install required packages: exit status 1"
     end = WorkerEnd()
     end.logged(text, by_boot=by_boot)
-    assert (end.how(), end.said()) == ("", (f"it logged: {text}",))
+    assert (end.how(), end.last_lines()) == ("", (f"it logged: {text}",))

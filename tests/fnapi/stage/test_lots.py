@@ -79,7 +79,7 @@ def test_key_that_is_cut_short_is_alone() -> None:
 
 
 def test_number_of_keys_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keybatch, "_MOST_KEYS", 2)
+    monkeypatch.setattr(keybatch, "_KEYS_MAX", 2)
     keys = KeyBatch(VarIntCoder(), {"key": runner_pb.Coder()}, "key")
     for n in (1, 2):
         assert keys.has_room(b"%d" % n, n)

@@ -61,7 +61,7 @@ def test_block_gets_times_and_latest_is_observed(time_of: Any) -> None:
 
 OBSERVERS: dict[str, dict[str, Any]] = {
     "latest": {},
-    "doubted": {"max_jump": 5, "confirmed_by": 3},
+    "unconfirmed": {"max_jump": 5, "confirmed_by": 3},
     "sketch": {"quantile": 0.5},
 }
 
@@ -107,5 +107,5 @@ def test_task_observes_its_own_times_alone(kind: str, finished: bool) -> None:
         numbers = p | beam.Create(pairs, reshuffle=False) | beam.ParDo(Numbers())
         _ = numbers | WithWatermark(lambda n: n, 60, **OBSERVERS[kind]) | Collect()
     first, second = found
-    assert (second.seen, second.sketches, second.doubted) == (first.seen, first.sketches, first.doubted)
-    assert any((first.seen, first.sketches, first.doubted))
+    assert (second.seen, second.sketches, second.unconfirmed) == (first.seen, first.sketches, first.unconfirmed)
+    assert any((first.seen, first.sketches, first.unconfirmed))

@@ -131,11 +131,11 @@ def _raises() -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "reported"),
     [(_raises, "raised ValueError; its text is not shown"), (lambda: ["s3cret"], "returned list, not settings")],
 )
-def test_function_that_fails_is_shown_without_its_text(function: Callable[[], Any], said: str) -> None:
-    with pytest.raises(SetupError, match=f"the function of credentials {said}") as error:
+def test_function_that_fails_is_shown_without_its_text(function: Callable[[], Any], reported: str) -> None:
+    with pytest.raises(SetupError, match=f"the function of credentials {reported}") as error:
         Connection(SERVERS, function).settings()
     assert "s3cret" not in "".join(traceback.format_exception(error.value))
 

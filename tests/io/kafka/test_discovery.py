@@ -66,7 +66,7 @@ def test_offsets_of_start_and_stop_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "begins", "ends", "said"),
+    ("start", "begins", "ends", "reported"),
     [
         (
             {("t", 0): 0},
@@ -83,11 +83,11 @@ def test_offsets_of_start_and_stop_are_kept() -> None:
         ),
     ],
 )
-def test_start_that_does_not_exist_is_named(start: Any, begins: int, ends: int, said: str) -> None:
+def test_start_that_does_not_exist_is_named(start: Any, begins: int, ends: int, reported: str) -> None:
     topics = Topics({"t": ("a", 1)}, begins, ends)
     if start == "group":
         topics.group = 100
-    with pytest.raises(LookupError, match=said):
+    with pytest.raises(LookupError, match=reported):
         discover(search(topics, wanted(start=start)))
 
 

@@ -127,21 +127,21 @@ def test_example_of_the_page_copies_a_topic_and_leaves_no_password(
     put(broker, "clicks", range(20))
     monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
     (example,) = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    for said, is_here in (
+    for reported, is_here in (
         ("kafka:9092", broker.secured),
         ("SASL_SSL", "SASL_PLAINTEXT"),
         ("s3://bucket/staging", str(tmp_path)),
         ("with beam.Pipeline() as pipeline:", "if pipeline is not None:"),
     ):
-        assert said in example
-        example = example.replace(said, is_here)
+        assert reported in example
+        example = example.replace(reported, is_here)
     cut = Cutting()
     with here.running(Attempt("d-job", 1, (0,), "token")), InMicroBatches(cut) as p:
         exec(compile(example, str(_PAGE), "exec"), {"pipeline": p})
     published(p.plan, cut.committed)
     found = pipeline_proto(p).SerializeToString()
     left = repr([found, *planted.unpickled(found), *(each.payload for each in cut.committed)])
-    assert [said in left for said in ("KAFKA_PASSWORD", "d-job", PASSWORD)] == [True, True, False]
+    assert [reported in left for reported in ("KAFKA_PASSWORD", "d-job", PASSWORD)] == [True, True, False]
     assert list(tmp_path.rglob("*"))
     assert planted.holding(tmp_path, PASSWORD) == []
     with Driven(shards=1) as written:

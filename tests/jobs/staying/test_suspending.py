@@ -29,7 +29,7 @@ def test_request_to_a_suspending_job_is_settled(
     world.play()
     _, suspended, other = world.answers()
     assert sorted(world.pins) == pins
-    assert [answer and answer.said for answer in (suspended, other)] == [
+    assert [answer and answer.kind for answer in (suspended, other)] == [
         AnswerKind.DONE if note is None else AnswerKind.REFUSED,
         AnswerKind.DONE,
     ]

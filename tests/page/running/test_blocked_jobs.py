@@ -54,7 +54,7 @@ class Blocked(NamedTuple):
         build: makes the pipeline.
         step: a step whose stage the headline names; "" if the cause is of no stage.
         says: what the headline says of the cause.
-        frees: what it says would release it.
+        released_when: what it says would release it.
         at_once: whether it is blocked after one micro-batch; others move at first.
         fault: of its cluster.
     """
@@ -63,7 +63,7 @@ class Blocked(NamedTuple):
     build: Callable[[beam.Pipeline], Any]
     step: str
     says: str
-    frees: str
+    released_when: str
     at_once: bool = False
     fault: Fault | None = None
 
@@ -296,14 +296,14 @@ def test_headline_of_blocked_job_has_the_words_of_status(
     shortened = re.sub(r", since micro-batch \d+ \([^)]*\)", "", cause["text"])
     assert words.startswith(f"{'Problem' if headline[1] == 'error' else 'Waiting'} {shortened}")
     assert "~" not in words, "no digests"
-    assert (of.step in cause["stage"], of.says in words, of.frees in words) == (True, True, True), words
+    assert (of.step in cause["stage"], of.says in words, of.released_when in words) == (True, True, True), words
     assert cause["stage"] in words
     # A driver without a task is blocked in no stage.
     assert (bool(cause["stage"]), cause["since"] is not None) == (name != "driver", name != "driver")
     assert cause["since"] is None or f"Since {shown(cause['since']['time'])}" in words
-    assert f"released when: {cause['frees']}" in words
+    assert f"released when: {cause['released_when']}" in words
     assert f"  - {cause['text']}\n" in printed
-    assert f"    released when: {cause['frees']}\n" in printed
+    assert f"    released when: {cause['released_when']}\n" in printed
 
 
 def test_micro_batch_fails_since_its_first_try(tmp_path: Path) -> None:

@@ -81,18 +81,18 @@ def test_clicks_save_and_suspend_a_running_job(browser: Any, tmp_path: Path) -> 
         assert (head(folder).pins, head(folder).mode, job.state) == ((), CommitMode.RUNNING, "RUNNING")
         assert _asked(tmp_path) == []
 
-        said = _click(page, server.address, "Take a savepoint")
+        reported = _click(page, server.address, "Take a savepoint")
         (pin,) = head(folder).pins
-        assert f"arcbeam resume {folder}/savepoints/{pin.name} --discard_later_micro_batches" in said
+        assert f"arcbeam resume {folder}/savepoints/{pin.name} --discard_later_micro_batches" in reported
         assert (head(folder).mode, job.state) == (CommitMode.RUNNING, "RUNNING")
 
-        said = _click(page, server.address, "Suspend the job")
+        reported = _click(page, server.address, "Suspend the job")
         assert job.wait_until_finish() == "STOPPED"
         assert head(folder).mode is CommitMode.SUSPENDED
         # What a second click had requested would be here, too.
         first, second = head(folder).pins
-        assert (first.name, f"arcbeam resume {folder}/savepoints" in said) == (pin.name, False)
-        assert said.endswith(f"To continue: arcbeam resume {folder}")
+        assert (first.name, f"arcbeam resume {folder}/savepoints" in reported) == (pin.name, False)
+        assert reported.endswith(f"To continue: arcbeam resume {folder}")
         assert second.micro_batch == head(folder).micro_batch
         page.close()
 

@@ -27,17 +27,17 @@ def observations(kind: Pass) -> Observations:
     )
 
 
-def ran(now: int, said: int = 9) -> MicroBatchRun:
-    return MicroBatchRun(Timestamp(now), {"pass-2": Timestamp(said)}, frozenset())
+def ran(now: int, reported: int = 9) -> MicroBatchRun:
+    return MicroBatchRun(Timestamp(now), {"pass-2": Timestamp(reported)}, frozenset())
 
 
 def outs(*times: int) -> list[Out]:
     return [Out("pass-2", MAIN, b"k", (b"a",), Timestamp(time)) for time in times]
 
 
-def at(said: int, output: int) -> Manifest:
+def at(reported: int, output: int) -> Manifest:
     outputs = (OutputWatermark(MAIN, Timestamp(output)),)
-    return replace(manifest(1), watermarks=(StageWatermarks("pass-2", *[Timestamp(said)] * 2, outputs),))
+    return replace(manifest(1), watermarks=(StageWatermarks("pass-2", *[Timestamp(reported)] * 2, outputs),))
 
 
 @pytest.mark.parametrize(("policy", "there"), [(Policy.MIN, 25), (Policy.MAX, 40)])

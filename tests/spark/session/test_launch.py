@@ -34,7 +34,7 @@ def launched(code: str) -> Any:
         )
 
 
-def said(*lines: str) -> str:
+def reported(*lines: str) -> str:
     """Return what is left of lines on standard error."""
     _, err = launched(f"import sys; sys.stderr.write({''.join(lines)!r})").communicate(timeout=60)
     return str(err.decode())
@@ -63,18 +63,18 @@ def test_java_ends_with_its_input() -> None:
 
 
 def test_javas_module_warning_is_dropped() -> None:
-    assert said(INCUBATOR) == ""
-    assert said("Picked up JAVA_TOOL_OPTIONS: -Xint\n", INCUBATOR, "no\\nnl\n", "\n", "part") == (
+    assert reported(INCUBATOR) == ""
+    assert reported("Picked up JAVA_TOOL_OPTIONS: -Xint\n", INCUBATOR, "no\\nnl\n", "\n", "part") == (
         "Picked up JAVA_TOOL_OPTIONS: -Xint\nno\\nnl\n\npart"
     )
 
 
 def test_other_lines_are_passed_on() -> None:
-    assert said("") == ""
-    assert said("part  ") == "part  "
+    assert reported("") == ""
+    assert reported("part  ") == "part  "
     many = [f"  line {n}\n" for n in range(100)]
-    assert said(*many) == "".join(many)
-    assert said(*many, INCUBATOR) == "".join([*many, INCUBATOR])
+    assert reported(*many) == "".join(many)
+    assert reported(*many, INCUBATOR) == "".join([*many, INCUBATOR])
 
 
 def test_pyspark_is_restored_afterwards() -> None:

@@ -169,9 +169,9 @@ def test_local_job_opens_no_outside_socket(local: Path) -> None:
 
 @pytest.mark.contract("OPS-03")
 def test_start_of_a_stream_is_logged_without_terminal(local: Path) -> None:
-    said = [line for line in (local / "stderr").read_text().splitlines() if line.startswith("arcbeam: ")]
+    reported = [line for line in (local / "stderr").read_text().splitlines() if line.startswith("arcbeam: ")]
     seconds, job = re.compile(r"\d+\.\d s"), re.compile(r"pipelines(?=:)")
-    check_message("start-of-a-stream", "\n".join(said), seconds=seconds, job=job)
+    check_message("start-of-a-stream", "\n".join(reported), seconds=seconds, job=job)
 
 
 @pytest.mark.long
@@ -201,9 +201,9 @@ def serving(tmp_path: Path) -> Iterator[tuple[str, int]]:
     with open(tmp_path / "log", "w") as log:
         server: Any = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(os.environ))
     try:
-        said = server.stdout.readline()
-        address = re.search(r"[\w.]+:\d+", said)
-        assert address, (said, (tmp_path / "log").read_text()[-3000:])
+        reported = server.stdout.readline()
+        address = re.search(r"[\w.]+:\d+", reported)
+        assert address, (reported, (tmp_path / "log").read_text()[-3000:])
         yield address[0], server.pid
     finally:
         server.terminate()

@@ -31,7 +31,7 @@ STATES = tuple(Shard(level, 0, (FILE,)) for level in range(3))
 @pytest.mark.contract("STORE-02")
 def test_plan_is_reused_unless_data_is_large(spark: SparkSession, tmp_path: Path) -> None:
     job = StreamingJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
-    frames, said = MicroBatchFrames(spark, job), spark.sparkContext.getLocalProperty
+    frames, reported = MicroBatchFrames(spark, job), spark.sparkContext.getLocalProperty
     order = TaskAssignment(plan(2, 1), 1, "store", (), (Shard(1, 0, (FILE,)), Shard(2, 1, (FILE,))))
     confirmed = (Confirmed(1, (b"token",)),)
     one, other = frames.of(order, confirmed), frames.of(replace(order, epoch=2), confirmed)
@@ -40,11 +40,11 @@ def test_plan_is_reused_unless_data_is_large(spark: SparkSession, tmp_path: Path
         own = replace(order, epoch=2).of_level(
             level, {placed.name for placed in job.physical.layout.at(level)}, job.physical.sides_of[level]
         )
-        assert said(property_of(level)) == encoded(LevelInput(own, confirmed))
+        assert reported(property_of(level)) == encoded(LevelInput(own, confirmed))
     # A name that does not compress.
     large = replace(order, shards=(Shard(1, 0, (replace(FILE, name=random.Random(1).randbytes(1 << 18).hex()),)),))
     assert not frames.of(large, confirmed).sameSemantics(one)
-    assert [said(property_of(level)) for level in range(3)] == [None] * 3
+    assert [reported(property_of(level)) for level in range(3)] == [None] * 3
 
 
 def test_each_micro_batch_is_a_separate_query(spark: SparkSession, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_upper_levels_micro_batch_has_their_tasks(spark: SparkSession, tmp_path:
     physical = at()
     physical = replace(physical, layout=replace(physical.layout, tasks=(2, 3, 4)))
     job = StreamingJob("job", physical, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
-    frames, said = MicroBatchFrames(spark, job), spark.sparkContext.getLocalProperty
+    frames, reported = MicroBatchFrames(spark, job), spark.sparkContext.getLocalProperty
     confirmed = (Confirmed(1, (b"token",)),)
     exchanges = []
     for first in (0, 1, 2, 1, 0):
@@ -74,7 +74,7 @@ def test_upper_levels_micro_batch_has_their_tasks(spark: SparkSession, tmp_path:
         exchanges.append(text.count("Repartition"))
         for level in range(3):
             own = order.of_level(level, {placed.name for placed in physical.layout.at(level)}, physical.sides_of[level])
-            assert said(property_of(level)) == (encoded(LevelInput(own, confirmed)) if level >= first else None)
+            assert reported(property_of(level)) == (encoded(LevelInput(own, confirmed)) if level >= first else None)
     assert exchanges == [2, 1, 0, 1, 2]
 
 

@@ -175,7 +175,7 @@ def stuck(folder: Path, build: Callable[[beam.Pipeline], Any], is_it: Callable[[
         assert same["time"] == cause.time
         assert same["since"] == {"micro_batch": cause.since.micro_batch, "time": cause.since.time}  # type: ignore[union-attr]
     lines = _invoke("inspect", str(folder))
-    assert same["frees"] in lines
+    assert same["released_when"] in lines
     assert same["text"] in lines
     assert same["text"] in _invoke("status", str(folder))
     return cause
@@ -208,7 +208,7 @@ def test_stalled_source_is_named(tmp_path: Path) -> None:
         rf"restriction of element {MANY} in shard \d",
         cause.text,
     )
-    assert "estimator" in cause.frees
+    assert "estimator" in cause.released_when
     assert any("Grouped" in stage for stage in cause.stages)
 
 
@@ -227,7 +227,7 @@ def test_deferred_restriction_is_named(tmp_path: Path) -> None:
         cause.text,
     )
     # Until the other restriction has ended, a policy of 'Keyed' is another way.
-    assert re.match(rf".*clock.* {WHEN}(.*'Keyed'.*WithWatermarkPolicy.*idle_after.*)?", cause.frees)
+    assert re.match(rf".*clock.* {WHEN}(.*'Keyed'.*WithWatermarkPolicy.*idle_after.*)?", cause.released_when)
     assert cause.by_clock
     assert cause.due is not None
     assert cause.since is not None
@@ -246,7 +246,7 @@ def test_missing_side_input_is_named(tmp_path: Path) -> None:
         rf"output '.*' of '.*Rates.*' .*restriction of element {MANY} in shard \d",
         cause.text,
     )
-    assert re.match(r".* output '.*' of '.*Rates.*'.* 1970-01-01T00:00:59\.999999Z", cause.frees)
+    assert re.match(r".* output '.*' of '.*Rates.*'.* 1970-01-01T00:00:59\.999999Z", cause.released_when)
 
 
 def test_idle_partition_is_named(tmp_path: Path) -> None:
@@ -260,8 +260,8 @@ def test_idle_partition_is_named(tmp_path: Path) -> None:
         rf"restriction of element {MANY} in shard \d",
         cause.text,
     )
-    assert "watermark estimator" in cause.frees
-    assert "arcbeam.io.WithWatermark" in cause.frees
+    assert "watermark estimator" in cause.released_when
+    assert "arcbeam.io.WithWatermark" in cause.released_when
 
 
 class Hourly(beam.DoFn):
@@ -296,7 +296,7 @@ def test_timer_that_holds_output_timestamp_is_named(tmp_path: Path) -> None:
         r"timer 'flush' of key '.*meter.*' in shard \d .*output timestamp",
         cause.text,
     )
-    assert re.search(rf"clock .*{WHEN}", cause.frees)
+    assert re.search(rf"clock .*{WHEN}", cause.released_when)
 
 
 @pytest.mark.contract("OPS-03", "OPS-04", "OPS-09")

@@ -209,11 +209,11 @@ class Service:
                 with lock:
                     busy = len(service.refused) <= len(service.answered)
                     (service.refused if busy else service.answered).append(number)
-                said = b"" if busy else str(2 * number).encode()
+                reported = b"" if busy else str(2 * number).encode()
                 self.send_response(429 if busy else 200)
-                self.send_header("Content-Length", str(len(said)))
+                self.send_header("Content-Length", str(len(reported)))
                 self.end_headers()
-                self.wfile.write(said)
+                self.wfile.write(reported)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass

@@ -22,13 +22,14 @@ def _shown(_: object) -> tuple[str | None, str | None]:
 @pytest.mark.contract("OPS-04")
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
-    ("mode", "said"), [((), "nightly: Create/FlatMap("), (("--streaming",), "nightly: micro-batch 1: Create/FlatMap(")]
+    ("mode", "reported"),
+    [((), "nightly: Create/FlatMap("), (("--streaming",), "nightly: micro-batch 1: Create/FlatMap(")],
 )
-def test_spark_ui_shows_pipeline_and_stages(mode: tuple[str, ...], said: str) -> None:
+def test_spark_ui_shows_pipeline_and_stages(mode: tuple[str, ...], reported: str) -> None:
     def check(found: list[tuple[str, str]]) -> None:
         ((group, about),) = found
         assert group.startswith("nightly-"), found
-        assert about.startswith(said), found
+        assert about.startswith(reported), found
         assert ("assert_that/Group/CoGroupByKeyImpl/GroupByKey" in about) is bool(mode), (
             found
         )  # all levels of a micro-batch

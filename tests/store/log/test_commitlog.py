@@ -99,9 +99,9 @@ def test_scripts_of_document_run(blobs: DurableBlobs, script: str) -> None:
         if line == "time passes":
             runner.store.settle()
             continue
-        said = re.fullmatch(r"(\w+) (\w+)(?:, (\w+))? +-> (.*)", line)
-        assert said is not None, line
-        who, verb, fault, expected = said.groups()
+        reported = re.fullmatch(r"(\w+) (\w+)(?:, (\w+))? +-> (.*)", line)
+        assert reported is not None, line
+        who, verb, fault, expected = reported.groups()
         assert runner.run(who, verb, fault or "") == expected, line
 
 

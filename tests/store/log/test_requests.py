@@ -33,9 +33,9 @@ def test_request_stays_until_settled(blobs: DurableBlobs) -> None:
     assert requests.read(blobs, first.id) == first
     assert (first.micro_batch, first.epoch) == (log.head.micro_batch, log.epoch)
     assert requests.answer_to(blobs, first) is None
-    for said in (Answer(AnswerKind.TAKEN, "at it"), Answer(AnswerKind.TAKEN, "at it")):
-        requests.answer(blobs, first.id, said)
-        assert requests.answer_to(blobs, first) == said
+    for reported in (Answer(AnswerKind.TAKEN, "at it"), Answer(AnswerKind.TAKEN, "at it")):
+        requests.answer(blobs, first.id, reported)
+        assert requests.answer_to(blobs, first) == reported
     assert first.id in requests.waiting(blobs)
     requests.answer(blobs, first.id, Answer(AnswerKind.DONE, "made", 7))
     assert requests.waiting(blobs) == [later.id]

@@ -143,9 +143,9 @@ def test_truncated_file_is_detected(tmp_path: Path) -> None:
     size = len(whole)
     for cut in range(size):
         part = whole[:cut]
-        for said in (size, cut):
+        for reported in (size, cut):
             with pytest.raises(DamagedFileError, match="'f' in 'here'"):
-                list(ShardFileReader(lambda a, n, part=part: part[a : a + n], said, None, "f", "here").scan())
+                list(ShardFileReader(lambda a, n, part=part: part[a : a + n], reported, None, "f", "here").scan())
 
 
 def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:

@@ -94,14 +94,14 @@ def test_figures_of_tasks_are_those_of_a_recent_micro_batch_with_elements() -> N
 
 @pytest.mark.contract("PAGE-05")
 def test_metrics_and_messages_are_written_with_tasks_and_at_the_end() -> None:
-    driver, said = Driver(MemoryBlobs()), ["one"]
-    of: dict[str, Any] = {"aside": at_once, "layout": LAYOUT, "details": lambda: {"messages": list(said)}}
+    driver, reported = Driver(MemoryBlobs()), ["one"]
+    of: dict[str, Any] = {"aside": at_once, "layout": LAYOUT, "details": lambda: {"messages": list(reported)}}
     writer = HistoryWriter(driver.blobs, driver.log, driver, lambda: driver.seconds, **of)
     assert details_in(driver.blobs) is None
     writer.ran(1, [BundleReport("join", 0, elements_in=1)])
     writer.beat()
     assert details_in(driver.blobs) == {"messages": ["one"]}
-    said.append("two")
+    reported.append("two")
     writer.close("DONE")
     assert details_in(driver.blobs) == {"messages": ["one", "two"]}
 

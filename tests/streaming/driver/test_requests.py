@@ -88,12 +88,12 @@ def test_next_commit_renames_and_deletes_savepoints_in_order() -> None:
     world.play()
     assert world.pins == [("a", 1)]
     *made, renamed, deleted, back, late = world.answers()
-    assert [answer and answer.said for answer in made] == [AnswerKind.DONE] * 2
+    assert [answer and answer.kind for answer in made] == [AnswerKind.DONE] * 2
     assert renamed == Answer(AnswerKind.DONE, "savepoint 'c' is micro-batch 1", 1)
     assert deleted == Answer(AnswerKind.DONE, "savepoint 'b' does not exist any more", 2)
     assert back == Answer(AnswerKind.DONE, "savepoint 'a' is micro-batch 1", 1)
     assert late is not None
-    assert late.said is AnswerKind.REFUSED
+    assert late.kind is AnswerKind.REFUSED
     check_message("savepoint-not-renamed", late.text)
     assert "micro-batch 3 could not be named savepoint 'rename c b'" in " ".join(world.story)
 
@@ -111,7 +111,7 @@ def test_next_driver_answers_completed_rename() -> None:
     following = Steered("nothing left", blobs=blobs)
     following.asked = world.asked[2:]
     following.play()
-    assert [answer and answer.said for answer in following.answers()] == [AnswerKind.DONE] * 2
+    assert [answer and answer.kind for answer in following.answers()] == [AnswerKind.DONE] * 2
     assert following.pins == [("c", 1)]
 
 
@@ -137,7 +137,7 @@ def test_savepoint_and_drain_of_same_name_conflict() -> None:
         world = Steered("more", "more", "more")
         world.at = {1: [(RequestKind.SAVEPOINT, "a")], 2: [first, second]}
         world.play()
-        assert [answer and answer.said for answer in world.answers()] == [
+        assert [answer and answer.kind for answer in world.answers()] == [
             AnswerKind.DONE,
             AnswerKind.DONE,
             AnswerKind.REFUSED,
@@ -152,7 +152,7 @@ def test_deleted_name_is_free_for_drain() -> None:
         world = Steered("more", "more", "more", "more")
         world.at = {1: [(RequestKind.SAVEPOINT, "a")], 2: [change], 3: [(RequestKind.DRAIN, "a")]}
         world.play()
-        assert [answer and answer.said for answer in world.answers()] == [AnswerKind.DONE] * 3
+        assert [answer and answer.kind for answer in world.answers()] == [AnswerKind.DONE] * 3
         assert world.driver.end == End(EndState.DRAINED)
         assert world.log.head.pin("a")
 
@@ -173,7 +173,7 @@ def test_two_concurrent_requests_for_one_name() -> None:
     world = Steered("more", "more")
     world.at = {2: [(RequestKind.SAVEPOINT, "a"), (RequestKind.SAVEPOINT, "b"), (RequestKind.SAVEPOINT, "a")]}
     world.play()
-    assert [answer and answer.said for answer in world.answers()] == [AnswerKind.DONE] * 3
+    assert [answer and answer.kind for answer in world.answers()] == [AnswerKind.DONE] * 3
     assert world.pins == [("a", 2), ("b", 2)]
 
 
@@ -195,10 +195,10 @@ def test_drain_is_done_when_committed_and_blocks_suspension() -> None:
     world.play()
     done, *refused = world.answers()
     assert done is not None
-    assert (done.said, done.micro_batch) == (AnswerKind.DONE, 2)
+    assert (done.kind, done.micro_batch) == (AnswerKind.DONE, 2)
     for answer, name in zip(refused, ("other", "another"), strict=True):
         assert answer is not None
-        assert answer.said is AnswerKind.REFUSED
+        assert answer.kind is AnswerKind.REFUSED
         assert all(each in answer.text for each in ("'last'", f"'{name}'"))
     assert world.log.head.mode is CommitMode.DRAINED
     assert [name for name, _ in world.pins] == ["last"]
@@ -241,7 +241,7 @@ def test_next_driver_continues_drain_to_same_savepoint() -> None:
     assert (following.log.head.mode, [name for name, _ in following.pins]) == (CommitMode.DRAINED, ["last"])
     done, refused = following.answers()
     assert done is not None
-    assert done.said is AnswerKind.DONE, "the next driver answers the request to the dead one"
+    assert done.kind is AnswerKind.DONE, "the next driver answers the request to the dead one"
     assert refused is not None
     assert "the job is draining already, to savepoint 'last'" in refused.text
 
@@ -251,7 +251,7 @@ def test_name_of_drain_is_refused_for_savepoint() -> None:
     world = Steered("more", "more", "more")
     world.at = {2: [(RequestKind.DRAIN, "last"), (RequestKind.SAVEPOINT, "last")], 3: [(RequestKind.SAVEPOINT, "last")]}
     world.play()
-    assert [answer and answer.said for answer in world.answers()] == [
+    assert [answer and answer.kind for answer in world.answers()] == [
         AnswerKind.DONE,
         AnswerKind.REFUSED,
         AnswerKind.REFUSED,
@@ -260,7 +260,7 @@ def test_name_of_drain_is_refused_for_savepoint() -> None:
     world = Steered("more", "more")
     world.at = {2: [(RequestKind.SAVEPOINT, "a"), (RequestKind.DRAIN, "a")]}
     world.play()
-    assert [answer and answer.said for answer in world.answers()] == [AnswerKind.DONE, AnswerKind.REFUSED]
+    assert [answer and answer.kind for answer in world.answers()] == [AnswerKind.DONE, AnswerKind.REFUSED]
     assert world.driver.end == End(EndState.DONE)
 
 
@@ -300,7 +300,7 @@ def test_drain_after_suspension_is_refused() -> None:
     assert done == Answer(AnswerKind.DONE, "savepoint 'pause' is micro-batch 2", 2)
     for answer, name in zip(refused, ("last", "other"), strict=True):
         assert answer is not None
-        assert answer.said is AnswerKind.REFUSED
+        assert answer.kind is AnswerKind.REFUSED
         assert all(each in answer.text for each in ("'pause'", f"'{name}'"))
     assert world.driver.end == End(EndState.STOPPED)
     with pytest.raises(RequestRefusedError, match=r"is suspended at micro-batch 2\n.*resume it first"):
@@ -317,9 +317,9 @@ def test_repeated_drain_with_other_name_is_refused() -> None:
     }
     world.play()
     *drained, other = world.answers()
-    assert {answer and answer.said for answer in drained} == {AnswerKind.DONE}
+    assert {answer and answer.kind for answer in drained} == {AnswerKind.DONE}
     assert other is not None
-    assert other.said is AnswerKind.REFUSED
+    assert other.kind is AnswerKind.REFUSED
     assert [name for name, _ in world.pins] == [first]
 
 
@@ -360,10 +360,10 @@ def test_next_driver_handles_unsettled_request() -> None:
     following.play()
     drained, cancelled = following.answers()
     assert drained is not None
-    assert drained.said is AnswerKind.DONE
+    assert drained.kind is AnswerKind.DONE
     assert following.log.head.mode is CommitMode.DRAINED
     assert cancelled is not None
-    assert cancelled.said is AnswerKind.REFUSED
+    assert cancelled.kind is AnswerKind.REFUSED
     check_message("cancel-refused-taken-over", cancelled.text)
 
 
@@ -380,7 +380,7 @@ def test_fenced_driver_leaves_requests_to_other_driver() -> None:
     assert world.driver.end is not None
     assert world.driver.end.state is EndState.FAILED
     following.play()
-    assert [answer and answer.said for answer in following.answers()] == [AnswerKind.DONE]
+    assert [answer and answer.kind for answer in following.answers()] == [AnswerKind.DONE]
 
 
 @pytest.mark.contract("STORE-03")
@@ -418,7 +418,7 @@ def test_request_from_same_process_is_answered() -> None:
     assert pending.heard.is_set()
     assert pending.settled.is_set()
     assert pending.answer is not None
-    assert (pending.answer.said, pending.filed) == (AnswerKind.DONE, False)
+    assert (pending.answer.kind, pending.filed) == (AnswerKind.DONE, False)
     assert files.waiting(world.blobs) == []
 
 
@@ -438,14 +438,14 @@ def test_request_before_takeover_is_handled_afterwards() -> None:
     assert "'there' exists already" in taken.answer.text
     assert world.driver.end == End(EndState.DONE), "a refused request has no effect"
     assert new.answer is not None
-    assert new.answer.said is AnswerKind.DONE
+    assert new.answer.kind is AnswerKind.DONE
 
 
 def test_driver_forgets_answered_requests() -> None:
     world = Steered("more", "more")
     world.at = {2: [(RequestKind.SAVEPOINT, "a"), (RequestKind.SAVEPOINT, "b")]}
     world.play()
-    assert [answer and answer.said for answer in world.answers()] == [AnswerKind.DONE] * 2
+    assert [answer and answer.kind for answer in world.answers()] == [AnswerKind.DONE] * 2
     world.requests.look()
     assert not world.requests._answered
     assert not world.requests._requests

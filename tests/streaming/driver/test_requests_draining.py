@@ -18,5 +18,5 @@ def test_savepoint_of_draining_job_has_its_own_answer() -> None:
     world.play()
     _, drained, renamed = world.answers()
     assert drained is not None
-    assert drained.said is AnswerKind.DONE
+    assert drained.kind is AnswerKind.DONE
     assert renamed == Answer(AnswerKind.DONE, "savepoint 'c' is micro-batch 1", 1)

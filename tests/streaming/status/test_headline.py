@@ -55,8 +55,8 @@ def _conditions() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "draining", _job(mode="draining")
     yield "blocked", _job(**_cause())
     failing = "micro-batch 42: KeyError: 'user', in transform 'Sum'"
-    frees = "a try of the micro-batch succeeds; the job fails after the last try"
-    yield "tries-again", _job(**_cause(kind="failure", stage="Sum", text=failing, frees=frees))
+    released_when = "a try of the micro-batch succeeds; the job fails after the last try"
+    yield "tries-again", _job(**_cause(kind="failure", stage="Sum", text=failing, released_when=released_when))
     yield "slow", _job(**_driver(doing="running micro-batch 42 for 300 s"), **_cause(310))
     yield "healthy", _job(**_cause(3))
     yield "starting", _job(micro_batch=0, causes=[], time=NOW - 4 * _SECOND)
@@ -77,7 +77,7 @@ def test_status_json_and_page_begin_with_the_headline(
     (shown,) = re.findall(r'<p class="headline[^>]*>(.*?)</p>', page.get("/job/a").text, re.S)
     # Times within the text are marked, for the viewer's time zone.
     words = html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"</?time\b[^>]*>", "", shown)))
-    for part in (line.word, line.text, line.since, line.frees, line.remedy):
+    for part in (line.word, line.text, line.since, line.released_when, line.remedy):
         assert part in words
 
 

@@ -174,12 +174,12 @@ def test_long_micro_batches_do_not_wait_for_the_past(monkeypatch: pytest.MonkeyP
         record = as_record(at_moment(status, seconds * _SECOND))
         record["driver"] = {"time": seconds * _SECOND, "every": 10.0, "doing": "running micro-batch 2", "since": 0}
         (cause,) = record["causes"]
-        assert cause["frees"] == "the next micro-batch ends: it processes what is due"
+        assert cause["released_when"] == "the next micro-batch ends: it processes what is due"
         assert headline(record).word == "OK"
         assert words.recorded(record, str) == f"committed at {190 * _SECOND} ({words.ago(190 * _SECOND)})"
     later = replace(hold, release=Release(Timestamp(900 * _SECOND), by_clock=True))
     status = commit(log, 401, 402, 90 * _SECOND, own=(holding("read", 0, later),))
-    assert "the clock reaches" in status.causes[0].frees
+    assert "the clock reaches" in status.causes[0].released_when
 
 
 def test_polled_restriction_does_not_wait_for_the_clock() -> None:
@@ -188,8 +188,8 @@ def test_polled_restriction_does_not_wait_for_the_clock() -> None:
     hold = Hold(Timestamp(_SECOND), HolderKind.RESIDUAL, "it", release=Release(Timestamp(6 * _SECOND), by_clock=True))
     cause = at_moment(commit(log, 5, 6, _SECOND, own=(holding("read", 0, hold),)), 400 * _SECOND).causes[0]
     assert cause.by_clock
-    assert "a later watermark" in cause.text + cause.frees
-    assert cause.frees != moment.DUE_NOW
+    assert "a later watermark" in cause.text + cause.released_when
+    assert cause.released_when != moment.DUE_NOW
 
 
 def test_opening_after_a_commit_is_the_newest_manifest() -> None:

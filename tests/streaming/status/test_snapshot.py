@@ -91,7 +91,7 @@ def test_stored_limits_explain_like_all_shards() -> None:
         *all_of(holding("read", 0, later), holding("read", 1, late, restrictions=Restrictions(2, 3.0))),
     )
     (cause,) = _causes(head)
-    check_message("cause-deferred-restriction", f"{cause.text}\n{cause.frees}")
+    check_message("cause-deferred-restriction", f"{cause.text}\n{cause.released_when}")
     assert (cause.shard, cause.due, cause.by_clock, cause.stages) == (1, _HOUR, True, ("read", "join"))
     assert cause.about == "'EWR'"
     # If it does not run in a micro-batch, its subject is known from the one before.
@@ -113,12 +113,12 @@ def test_caught_up_restriction_is_named_once_it_stops() -> None:
         return found
 
     found = cause(idle, 10)
-    check_message("cause-caught-up", f"{found.text}\n{found.frees}")
+    check_message("cause-caught-up", f"{found.text}\n{found.released_when}")
     assert (found.kind, found.name, found.shard) == ("restriction", "", 1)
     # Its DoFn says why it has brought nothing.
     waits = replace(idle, reason="no broker of kafka:9092 has answered for 7 s: Connection refused")
     told = cause(waits, 10)
-    check_message("cause-waiting-restriction", f"{told.text}\n{told.frees}")
+    check_message("cause-waiting-restriction", f"{told.text}\n{told.released_when}")
     assert "clicks[3]" in cause(replace(idle, size=1.0), 20).text
     # Its watermark does not advance, although nothing is left.
     assert "clicks[3]" in cause(idle, 20_000_000).text
@@ -139,9 +139,9 @@ def test_blocked_elements_are_explained_with_side_input() -> None:
     )
     rates, join = _causes(head)
     assert (rates.kind, rates.stage) == ("restriction", "rates")
-    check_message("cause-silent-restriction", f"{rates.text}\n{rates.frees}")
+    check_message("cause-silent-restriction", f"{rates.text}\n{rates.released_when}")
     assert (join.kind, join.stage, join.shard, join.name) == ("side input", "join", 1, "output 'main' of 'rates'")
-    check_message("cause-side-input", f"{join.text}\n{join.frees}")
+    check_message("cause-side-input", f"{join.text}\n{join.released_when}")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_each_hold_names_what_would_release_it(hold: Hold, kind: str, message: s
     log = opened(MemoryBlobs())
     head = committed(log, at(MAX_TIMESTAMP, MAX_TIMESTAMP, 6, 5), *all_of(holding("join", 0, hold=hold)))
     found = {cause.kind: cause for cause in _causes(head)}
-    check_message(message, f"{found[kind].text}\n{found[kind].frees}")
+    check_message(message, f"{found[kind].text}\n{found[kind].released_when}")
 
 
 @pytest.mark.contract("WM-04", "WM-06")
@@ -193,22 +193,22 @@ def test_doubted_times_of_observer_are_explained() -> None:
     clicks = Observer("clicks", Duration(0), max_jump=Duration(9_000_000), confirmed_by=5)
     read, *others = LAYOUT.stages
     observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
-    doubted = {"clicks": (Timestamp(50_000_000), Timestamp(70_000_000))}
-    times = replace(at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5), seen={"clicks": Timestamp(5)}, doubted=doubted)
+    unconfirmed = {"clicks": (Timestamp(50_000_000), Timestamp(70_000_000))}
+    times = replace(at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5), seen={"clicks": Timestamp(5)}, unconfirmed=unconfirmed)
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
     command = replace(proposal(1, 0, *all_of(holding("read", 0, silent), holding("read", 1, silent))), times=times)
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     head = decode(encode(log.head), "a manifest", "memory")
-    assert times_of(head).doubted == doubted
+    assert times_of(head).unconfirmed == unconfirmed
     assert snapshot_of(head).stages[0].observed == {"main": (clicks,)}
     (cause,) = (cause for cause in _causes(head) if cause.kind == "observer")
-    check_message("cause-observer-doubts", f"{cause.text}\n{cause.frees}")
+    check_message("cause-observer-doubts", f"{cause.text}\n{cause.released_when}")
     (cause,) = (
         cause
-        for cause in _causes(replace(head, progress=replace(progress_of(head), doubted={}).encoded()))
+        for cause in _causes(replace(head, progress=replace(progress_of(head), unconfirmed={}).encoded()))
         if cause.kind == "observer"
     )
-    assert "1970-01-01T00:00:50Z" not in cause.text + cause.frees
+    assert "1970-01-01T00:00:50Z" not in cause.text + cause.released_when
 
 
 @pytest.mark.contract("WM-04", "WM-06")
@@ -222,14 +222,14 @@ def test_skew_limit_of_observer_is_explained() -> None:
     command = replace(proposal(1, 0, *all_of(holding("read", 0, silent), holding("read", 1, silent))), times=times)
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
-    check_message("cause-observer-skew", f"{cause.text}\n{cause.frees}")
+    check_message("cause-observer-skew", f"{cause.text}\n{cause.released_when}")
     came = staged("read", 0, 0, counts=Counts(1, 32, resumed=1, made=32))
     command = replace(
         proposal(2, 0, *all_of(replace(came, local=Local(silent, {"main": OutputTime(silent)})))), times=times
     )
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
-    check_message("cause-observer-skew-of-all", f"{cause.text}\n{cause.frees}")
+    check_message("cause-observer-skew-of-all", f"{cause.text}\n{cause.released_when}")
 
 
 def test_observer_without_later_times_is_explained() -> None:
@@ -245,7 +245,7 @@ def test_observer_without_later_times_is_explained() -> None:
     assert snapshot_of(head).stages[0].observed == {"main": (clicks,)}
     (cause,) = (cause for cause in _causes(head) if cause.kind == "observer")
     assert (cause.stage, cause.shard, cause.name) == ("read", None, "clicks")
-    check_message("cause-observer", f"{cause.text}\n{cause.frees}")
+    check_message("cause-observer", f"{cause.text}\n{cause.released_when}")
 
 
 def observing(observer: Observer, at_read: int, **times: Any) -> Manifest:
@@ -271,14 +271,14 @@ def test_quantile_with_too_few_elements_is_explained() -> None:
     observer = Observer("clicks", Duration(0), quantile=0.99)
     recent = {"clicks": with_more(None, [sketched(range(32))])}
     cause = _observed_by(observer, MIN_TIMESTAMP, recent=recent)
-    check_message("cause-observer-quantile-too-few", f"{cause.text}\n{cause.frees}")
+    check_message("cause-observer-quantile-too-few", f"{cause.text}\n{cause.released_when}")
     cause = _observed_by(observer, 5_000_000, recent=recent, seen={"clicks": Timestamp(5_000_000)})
-    check_message("cause-observer-quantile", f"{cause.text}\n{cause.frees}")
+    check_message("cause-observer-quantile", f"{cause.text}\n{cause.released_when}")
 
 
 def test_longer_delay_after_resume_is_explained() -> None:
     cause = _observed_by(Observer("clicks", Duration(60_000_000)), 50_000_000, seen={"clicks": Timestamp(51_000_000)})
-    check_message("cause-observer-longer-delay", f"{cause.text}\n{cause.frees}")
+    check_message("cause-observer-longer-delay", f"{cause.text}\n{cause.released_when}")
 
 
 def test_time_far_ahead_of_clock_is_explained() -> None:
@@ -304,7 +304,7 @@ def test_idle_source_is_explained_with_remedy() -> None:
     command = replace(proposal(1, 0, *reports), times=marks)
     log.propose(draft(log, replace(LAYOUT, stages=stages), READERS, _NUMBERS, command, {}))
     (cause,) = (cause for cause in _causes(log.head) if cause.kind == "restriction")
-    check_message("cause-idle-source", f"{cause.text}\n{cause.frees}")
+    check_message("cause-idle-source", f"{cause.text}\n{cause.released_when}")
 
 
 def test_cause_without_effect_downstream_comes_last() -> None:

@@ -15,5 +15,5 @@ def test_deadly_try_has_what_is_known() -> None:
 
 
 def test_failed_attempt_has_its_task_and_first_line() -> None:
-    said = failed_attempt(1, 9, 2, 0, "the worker is gone\n  its last lines")
-    assert said == "attempt 1 of task 0 failed (micro-batch 9, level 2); Spark ran it again: the worker is gone"
+    reported = failed_attempt(1, 9, 2, 0, "the worker is gone\n  its last lines")
+    assert reported == "attempt 1 of task 0 failed (micro-batch 9, level 2); Spark ran it again: the worker is gone"

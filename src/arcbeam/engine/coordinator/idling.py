@@ -22,7 +22,7 @@ from arcbeam.engine.protocol.reports import Counts, StageReport, TaskReport
 from arcbeam.engine.state.statemetrics import NO_STATE
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observed import NOTHING_SEEN
-from arcbeam.engine.watermarks.outlierfilter import NOTHING_DOUBTED
+from arcbeam.engine.watermarks.outlierfilter import NOTHING_UNCONFIRMED
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
@@ -68,7 +68,7 @@ def idle_reports(layout: Layout, places: ShardReports, levels: int) -> Iterator[
 
 def _without_news(report: StageReport) -> StageReport:
     """Return the report's state of a stage, without what the stage did in that micro-batch."""
-    local = replace(report.local, seen=NOTHING_SEEN, sketches={}, doubted=NOTHING_DOUBTED)
+    local = replace(report.local, seen=NOTHING_SEEN, sketches={}, unconfirmed=NOTHING_UNCONFIRMED)
     return replace(report, local=local, counts=Counts(), kept=NO_STATE)
 
 

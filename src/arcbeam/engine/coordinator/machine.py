@@ -89,7 +89,7 @@ class JobMachine:
         """The number of runs in a row of the micro-batch after the head that failed for another reason."""
         return self._state.failures.get(RunMicroBatch, 0)
 
-    def story(self) -> list[tuple[on.Event, tuple[Command, ...]]]:
+    def event_log(self) -> list[tuple[on.Event, tuple[Command, ...]]]:
         """Return the last events and the commands that they caused, without the reports of tasks."""
         return list(self._story)
 

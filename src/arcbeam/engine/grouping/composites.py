@@ -61,10 +61,10 @@ class AfterWatermark(Trigger):
         return at.passed and not (self.fired and self._late is not None)
 
     @override
-    def room(self, at: Moment) -> int:
+    def elements_until_ready(self, at: Moment) -> int:
         if self._due(at):
             return 0
-        return min((part.room(at) for part in self.active()), default=UNLIMITED)
+        return min((part.elements_until_ready(at) for part in self.active()), default=UNLIMITED)
 
     @override
     def ready(self, at: Moment) -> bool:
@@ -111,8 +111,8 @@ class Repeatedly(Trigger):
         return type(self)(self._part.fresh())
 
     @override
-    def room(self, at: Moment) -> int:
-        return self._part.room(at)
+    def elements_until_ready(self, at: Moment) -> int:
+        return self._part.elements_until_ready(at)
 
     @override
     def ready(self, at: Moment) -> bool:
@@ -150,8 +150,8 @@ class AfterAny(_Several):
         return any(part.finished() for part in self._parts)
 
     @override
-    def room(self, at: Moment) -> int:
-        return min(part.room(at) for part in self._parts)
+    def elements_until_ready(self, at: Moment) -> int:
+        return min(part.elements_until_ready(at) for part in self._parts)
 
     @override
     def ready(self, at: Moment) -> bool:
@@ -173,8 +173,8 @@ class AfterAll(_Several):
         return all(part.finished() for part in self._parts)
 
     @override
-    def room(self, at: Moment) -> int:
-        return max(part.room(at) for part in self._parts)
+    def elements_until_ready(self, at: Moment) -> int:
+        return max(part.elements_until_ready(at) for part in self._parts)
 
     @override
     def ready(self, at: Moment) -> bool:
@@ -208,8 +208,8 @@ class AfterEach(_Several):
         return self.index == len(self._parts)
 
     @override
-    def room(self, at: Moment) -> int:
-        return min((part.room(at) for part in self.active()), default=0)
+    def elements_until_ready(self, at: Moment) -> int:
+        return min((part.elements_until_ready(at) for part in self.active()), default=0)
 
     @override
     def ready(self, at: Moment) -> bool:
@@ -260,8 +260,8 @@ class OrFinally(_Several):
         return self.ended or self._parts[0].finished()
 
     @override
-    def room(self, at: Moment) -> int:
-        return min(part.room(at) for part in self._parts)
+    def elements_until_ready(self, at: Moment) -> int:
+        return min(part.elements_until_ready(at) for part in self._parts)
 
     @override
     def ready(self, at: Moment) -> bool:

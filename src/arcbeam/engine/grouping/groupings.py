@@ -221,7 +221,9 @@ class Grouping:
         """Return how sessions merge, if one that begins and expires in one micro-batch needs no state; else None."""
         strategy = self._rules.strategy
         merging = strategy.merging if isinstance(strategy.merging, SessionMerging) else None
-        alone = strategy.combiner is None and strategy.combine_times is None and self._rules.first_room == UNLIMITED
+        alone = (
+            strategy.combiner is None and strategy.combine_times is None and self._rules.first_until_ready == UNLIMITED
+        )
         return merging if alone else None
 
     def has_stored(self, key: bytes) -> bool:
@@ -300,7 +302,7 @@ class _Call(KeyWindows[Stored]):
         entry = self._entries[window] = _Entry(place, stored)
         if stored is None:
             return None
-        record = Record.unpack(stored, self._rules.first_room)
+        record = Record.unpack(stored, self._rules.first_until_ready)
         open = self._windows[window] = self._window(window, record, self._stored(window, record))
         entry.requested = open.wakeups()
         open.look(self._clocks, ticked)

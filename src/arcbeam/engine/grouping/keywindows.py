@@ -99,7 +99,7 @@ class KeyWindows(Generic[C]):
         together: list[Joined] | None = None
         # Before the end of a window is passed, only elements and the clock make a trigger fire. A trigger that neither
         # makes fire in its first state is still in it. Growing a window undoes that its end was passed.
-        if came and self._rules.first_room == UNLIMITED:
+        if came and self._rules.first_until_ready == UNLIMITED:
             together = merging.join(came, clocks.input_watermark)
         if together is None:
             together = [
@@ -141,7 +141,9 @@ class KeyWindows(Generic[C]):
         """Return the window, which has not expired; a new one if it does not exist."""
         open = self._windows.get(window) or self._load(window)
         if open is None:
-            open = self._windows[window] = self._window(window, Record(self._rules.first_room), self._contents(window))
+            open = self._windows[window] = self._window(
+                window, Record(self._rules.first_until_ready), self._contents(window)
+            )
             open.begin(self._clocks)
         return open
 

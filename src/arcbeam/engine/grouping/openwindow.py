@@ -72,7 +72,7 @@ class Rules:
 
     Attributes:
         timed: whether the trigger may depend on processing time.
-        first_room: the room of a trigger in its first state, before the watermark has passed; see `room_of`.
+        first_until_ready: `elements_until_ready` of a trigger in its first state, before the watermark has passed.
         gathers: whether only the watermark's passing of a window's end makes a pane, at a timestamp that does not
             depend on elements. Before that, elements need no processing.
     """
@@ -90,9 +90,9 @@ class Rules:
         self.accumulating = strategy.accumulating
         # If an on-time pane is always due, it has the timestamps of all elements, so panes before it keep the hold.
         self.keeps_hold = strategy.accumulating and strategy.trigger.on_time()
-        self.first_room = room_of(self.trigger, Moment(Timestamp(0)))
+        self.first_until_ready = elements_until_ready(self.trigger, Moment(Timestamp(0)))
         apart = self.combine_times is None and strategy.merging is None and strategy.combiner is None
-        self.gathers = apart and self.first_room == UNLIMITED
+        self.gathers = apart and self.first_until_ready == UNLIMITED
         self._bounds: dict[Window, Bounds] = {}
 
     def expiry(self, window: Window) -> Timestamp:
@@ -111,9 +111,9 @@ class Rules:
         return bounds
 
 
-def room_of(trigger: Trigger, at: Moment) -> int:
+def elements_until_ready(trigger: Trigger, at: Moment) -> int:
     """Return the number of elements that may arrive before the trigger must be checked."""
-    return 1 if trigger.eager() else max(1, trigger.room(at))
+    return 1 if trigger.eager() else max(1, trigger.elements_until_ready(at))
 
 
 _new = tuple.__new__
@@ -186,15 +186,15 @@ class OpenWindow(Generic[C]):
         Call `look` with these times first.
         """
         record, count = self.record, len(values)
-        if count < record.room and not record.closed:
+        if count < record.until_ready and not record.closed:
             self._put(values, times, clocks)
             return
         start = 0
         while start < count and not record.closed:
-            end = start + record.room
+            end = start + record.until_ready
             self._put(values[start:end], times[start:end], clocks)
             start = min(end, count)
-            if not record.room:
+            if not record.until_ready:
                 self._check_trigger(clocks)
         if start < count:
             key, window, watermark, reason = self._key, self.window, clocks.input_watermark, DropReason.CLOSED
@@ -205,7 +205,7 @@ class OpenWindow(Generic[C]):
         """Add elements to a new window, as the contents of a pane; their number does not matter to its trigger."""
         assert isinstance(self.contents, Bag)
         self.contents.adopt(contents)
-        self.record.room -= count
+        self.record.until_ready -= count
         self.record.unseen += count
         self.record.fresh += count
 
@@ -283,14 +283,14 @@ class OpenWindow(Generic[C]):
             record.trigger = dump(self._trigger)
         record.contents = contents.store()
         record.entries, record.address = contents.entries, contents.address
-        return record.pack(self._rules.first_room)
+        return record.pack(self._rules.first_until_ready)
 
     # Elements.
 
     def _put(self, values: Sequence[Any], times: Sequence[Timestamp], clocks: Clocks) -> None:
         record, count = self.record, len(values)
         self.contents.add(values)
-        record.room -= count
+        record.until_ready -= count
         record.unseen += count
         record.fresh += count
         combine = self._rules.combine_times
@@ -325,9 +325,9 @@ class OpenWindow(Generic[C]):
     def _rearm(self, clocks: Clocks, ticked: bool = False) -> None:
         record, at, machine = self.record, self._moment(clocks, ticked), self._machine()
         if self._rules.timed:
-            record.room, record.next_timer = room_of(machine, at), machine.next_timer(at)
+            record.until_ready, record.next_timer = elements_until_ready(machine, at), machine.next_timer(at)
         else:
-            record.room = max(1, machine.room(at))
+            record.until_ready = max(1, machine.elements_until_ready(at))
 
     def _check_trigger(self, clocks: Clocks, ticked: bool = False) -> None:
         self._update_trigger(clocks)

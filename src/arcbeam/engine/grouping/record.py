@@ -20,7 +20,7 @@ SHORT_BYTES = _SHORT.size
 """The number of bytes before the contents in the short form."""
 _PLAIN = (bytes((VERSION, 0)), bytes((VERSION, _HOLD)))
 _WHOLE = Struct("<BBQqqQQIIIHH")
-"""The same; then alarm, room, elements unknown to the trigger, indexes, entries, lengths of trigger and address."""
+"""The same; then next timer, until ready, elements unknown to the trigger, indexes, entries, two lengths."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Record:
         on_time: its contents arrived before that and are not emitted yet.
         fresh: the number of elements since the last pane.
         unseen: the number of those that the trigger has not seen.
-        room: how many more may arrive before it has to see them.
+        until_ready: how many more may arrive before it has to see them.
         hold: the timestamp of the next pane, if an element decides on it.
         next_timer: the processing time at which to evaluate the trigger.
         index: the index of the next pane.
@@ -44,7 +44,7 @@ class Record:
         contents: see `engine.grouping.contents`.
     """
 
-    room: int
+    until_ready: int
     closed: bool = False
     passed: bool = False
     on_time: bool = False
@@ -59,11 +59,11 @@ class Record:
     trigger: bytes = b""
     contents: bytes = b""
 
-    def pack(self, first_room: int) -> bytes:
+    def pack(self, first_until_ready: int) -> bytes:
         """Return the bytes.
 
         Args:
-            first_room: the room of a trigger in its first state.
+            first_until_ready: `elements_until_ready` of a trigger in its first state.
         """
         hold, next_timer = self.hold, self.next_timer
         flags = (
@@ -74,17 +74,17 @@ class Record:
         )
         fresh, unseen = self.fresh, self.unseen
         idle = not self.index and next_timer is None and not self.trigger and unseen == fresh
-        if idle and not self.entries and self.room + unseen == first_room:
+        if idle and not self.entries and self.until_ready + unseen == first_until_ready:
             return _SHORT.pack(VERSION, flags, fresh, hold or 0) + self.contents
         flags |= _LONG | (0 if next_timer is None else _ALARM)
         head = _WHOLE.pack(
-            VERSION, flags, fresh, hold or 0, next_timer or 0, self.room, unseen, self.index, self.nonspeculative,
-            self.entries, len(self.trigger), len(self.address),
+            VERSION, flags, fresh, hold or 0, next_timer or 0, self.until_ready, unseen, self.index,
+            self.nonspeculative, self.entries, len(self.trigger), len(self.address),
         )  # fmt: skip
         return b"".join((head, self.trigger, self.address, self.contents))
 
     @staticmethod
-    def unpack(data: bytes, first_room: int) -> Record:
+    def unpack(data: bytes, first_until_ready: int) -> Record:
         """Return the record of such bytes.
 
         Raises:
@@ -101,10 +101,10 @@ class Record:
                 _, _, fresh, micros = _SHORT.unpack_from(data)
                 hold = Timestamp(micros) if flags & _HOLD else None
                 return Record(
-                    first_room - fresh, closed, passed, on_time, fresh, fresh, hold, contents=data[_SHORT.size :]
+                    first_until_ready - fresh, closed, passed, on_time, fresh, fresh, hold, contents=data[_SHORT.size :]
                 )
             (
-                _, _, fresh, micros, due, room, unseen, index, nonspeculative, entries, of_trigger, of_address,
+                _, _, fresh, micros, due, until_ready, unseen, index, nonspeculative, entries, of_trigger, of_address,
             ) = _WHOLE.unpack_from(data)  # fmt: skip
         except (error, IndexError) as e:
             raise StateFormatError("the record of a window", "is cut off") from e
@@ -113,7 +113,7 @@ class Record:
         address = _WHOLE.size + of_trigger
         contents = address + of_address
         return Record(
-            room, closed, passed, on_time, fresh, unseen, hold, next_timer, index, nonspeculative, entries,
+            until_ready, closed, passed, on_time, fresh, unseen, hold, next_timer, index, nonspeculative, entries,
             data[address:contents], data[_WHOLE.size : address], data[contents:],
         )  # fmt: skip
 

@@ -42,7 +42,7 @@ class SinglePanes:
         self._combiner = rules.strategy.combiner
         self.more = 0
         # Elements that decide on a pane's time, and windows that merge, need the general code.
-        self._adds = rules.combine_times is None and rules.strategy.merging is None and rules.first_room > 1
+        self._adds = rules.combine_times is None and rules.strategy.merging is None and rules.first_until_ready > 1
 
     def add(
         self,
@@ -76,7 +76,7 @@ class SinglePanes:
                 if known is None or not known[0]:
                     return None
                 fresh, contents = known[0], stored[SHORT_BYTES:]
-            if clocks.input_watermark > end or fresh + len(values) >= rules.first_room:
+            if clocks.input_watermark > end or fresh + len(values) >= rules.first_until_ready:
                 return None
             if combiner is None:
                 if len(values) * len(values[0]) > TAIL_BYTES:

@@ -3,9 +3,9 @@
 Owns the protocol of triggers, how they merge with windows, and the triggers without parts (`engine.grouping.composites`
 has the others, `engine.grouping.triggerstate` their bytes). Must not know elements, window functions, panes or protos.
 
-A trigger does not see each element at once. `room` returns how many elements may arrive before it must be evaluated,
-and `add` then adds all of them. So a trigger costs per firing, not per element. Only an `eager` trigger, which counts
-time from the next element, must see that element when it arrives.
+A trigger does not see each element at once. `elements_until_ready` is how many elements may arrive before it must be
+evaluated, and `add` then adds all of them. So a trigger costs per firing, not per element. Only an `eager` trigger,
+which counts time from the next element, must see that element when it arrives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from arcbeam.engine.grouping.delays import Transform, due
 from arcbeam.model.timestamps import Timestamp
 
 UNLIMITED = sys.maxsize
-"""The `room` of a trigger that no number of elements makes ready."""
+"""The `elements_until_ready` of a trigger that no number of elements makes ready."""
 
 
 class Moment(NamedTuple):
@@ -82,7 +82,7 @@ class Trigger(ABC):
             part.add(count, now)
 
     @abstractmethod
-    def room(self, at: Moment) -> int:
+    def elements_until_ready(self, at: Moment) -> int:
         """Return how many elements may arrive before it can be ready, at this time; at most 0 if it may be ready."""
 
     @abstractmethod
@@ -118,7 +118,7 @@ class Never(Trigger):
         return type(self)()
 
     @override
-    def room(self, at: Moment) -> int:
+    def elements_until_ready(self, at: Moment) -> int:
         return UNLIMITED
 
     @override
@@ -140,7 +140,7 @@ class Always(Trigger):
         return type(self)()
 
     @override
-    def room(self, at: Moment) -> int:
+    def elements_until_ready(self, at: Moment) -> int:
         return 1
 
     @override
@@ -182,7 +182,7 @@ class AfterCount(Trigger):
         self.seen += count
 
     @override
-    def room(self, at: Moment) -> int:
+    def elements_until_ready(self, at: Moment) -> int:
         return self._target - self.seen
 
     @override
@@ -244,7 +244,7 @@ class AfterTime(Trigger):
             self.due = due(self._transforms, now)
 
     @override
-    def room(self, at: Moment) -> int:
+    def elements_until_ready(self, at: Moment) -> int:
         return 0 if self.ready(at) else UNLIMITED
 
     @override

@@ -19,7 +19,7 @@ class RescaledClocks:
     """The watermarks of a level's stages.
 
     A new shard begins at the earliest watermark of the old shards whose keys it may have: it waits for what was blocked
-    there. Where one of them was later, a floor keeps late elements of its keys late. Since when an output's watermark
+    there. Where one of them was later, late elements of its keys stay late. Since when an output's watermark
     has not moved is known only if it was the same in all of them: else the patience with idle inputs begins again.
 
     Args:
@@ -34,20 +34,20 @@ class RescaledClocks:
         self._had, self._shards, self._upstream, self._put = had, shards, upstream, put
         self._pending: defaultdict[int, set[int]] = defaultdict(set)
         self._times: defaultdict[int, dict[int, Timestamp]] = defaultdict(dict)
-        self._floors: defaultdict[int, list[KeyRangeWatermark]] = defaultdict(list)
+        self._key_ranges: defaultdict[int, list[KeyRangeWatermark]] = defaultdict(list)
         self._arrivals: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        self._said: defaultdict[bytes, dict[int, bytes]] = defaultdict(dict)
+        self._outputs: defaultdict[bytes, dict[int, bytes]] = defaultdict(dict)
 
     def take(self, source: int, stage: int, row: bytes, value: bytes) -> None:
         """Take a row of one of these kinds from an old shard."""
         match kind := Kind(row[0]):
             case Kind.CLOCK:
                 self._times[stage][source] = time_of(value)
-            case Kind.FLOOR:
-                within = (floor.within(self._had, source) for floor in unpacked(value))
-                self._floors[stage] += (floor for floor in within if floor is not None)
-            case Kind.SAID:
-                self._said[row][source] = value
+            case Kind.KEY_RANGES:
+                within = (each.within(self._had, source) for each in unpacked(value))
+                self._key_ranges[stage] += (each for each in within if each is not None)
+            case Kind.OUTPUT:
+                self._outputs[row][source] = value
             case Kind.ARRIVALS:
                 self._arrivals[stage][source] = int.from_bytes(value, "big")
             case _:
@@ -61,9 +61,9 @@ class RescaledClocks:
         """Write the rows.
 
         Args:
-            stateful: the stages in which an element may be late; others need no floors.
+            stateful: the stages in which an element may be late; others need no key ranges.
         """
-        stages = sorted({*self._times, *self._pending, *self._floors})
+        stages = sorted({*self._times, *self._pending, *self._key_ranges})
         for shard in range(self._shards):
             before = self._before(shard)
             for stage in stages:
@@ -77,13 +77,13 @@ class RescaledClocks:
                     self._put(shard, prefix(Kind.CLOCK, stage), moment(clock))
                 if stage not in stateful:
                     continue
-                floors = [KeyRangeWatermark(self._had, source, time) for source, time in known.items()]
-                floors += (floor for floor in self._floors[stage] if floor.within(self._shards, shard))
-                if late := [floor for floor in floors if floor.time > clock]:
-                    self._put(shard, prefix(Kind.FLOOR, stage), packed(late))
-            for row, said in self._said.items():
-                if len({said.get(source, b"")[:8] for source in before}) == 1:
-                    self._put(shard, row, max(said[source] for source in before))
+                ranges = [KeyRangeWatermark(self._had, source, time) for source, time in known.items()]
+                ranges += (each for each in self._key_ranges[stage] if each.within(self._shards, shard))
+                if late := [each for each in ranges if each.time > clock]:
+                    self._put(shard, prefix(Kind.KEY_RANGES, stage), packed(late))
+            for row, reported in self._outputs.items():
+                if len({reported.get(source, b"")[:8] for source in before}) == 1:
+                    self._put(shard, row, max(reported[source] for source in before))
             for stage, arrivals in self._arrivals.items():
                 if came := max(arrivals.get(source, 0) for source in before):
                     self._put(shard, prefix(Kind.ARRIVALS, stage), came.to_bytes(8, "big"))

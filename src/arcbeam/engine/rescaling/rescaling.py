@@ -226,7 +226,7 @@ class LevelRescaling:
                 return lambda row, value: self._restrictions.take(stage, row, value)
             case Kind.ROOT:
                 return lambda row, value: self._restrictions.totals(stage, value) if len(row) == _AFTER_STAGE else None
-            case Kind.CLOCK | Kind.FLOOR | Kind.ARRIVALS | Kind.SAID:
+            case Kind.CLOCK | Kind.KEY_RANGES | Kind.ARRIVALS | Kind.OUTPUT:
                 return lambda row, value: self._clocks.take(source, stage, row, value)
             case Kind.GROUPING:
                 return self._grouping

@@ -28,10 +28,10 @@ rows of a (stage, user key, window) are adjacent: one range.
                 (nothing)                                    the totals of all restrictions
     CLOCK       (nothing)                                    the shard's input watermark of the stage, while work is
                                                              pending; else it is the stage's upstream watermark
-    SAID        output                                       the last watermark of an output, and since when
+    OUTPUT      output                                       the last watermark of an output, and since when
     GROUPING    …                                            a grouping's windows: laid out by `grouping`
     ARRIVALS    (nothing)                                    the number of elements that had to wait in order of time
-    FLOOR       (nothing)                                    later watermarks of keys from former shards
+    KEY_RANGES  (nothing)                                    later watermarks of keys from former shards
 
 A *slot* is key, window, Section.TIMER, family, tag. An *owner* identifies an indexed row: the byte of its kind, and its
 key after the stage.
@@ -96,8 +96,8 @@ class Kind(enum.IntEnum):
     ROOT = 0x42
     CLOCK = 0x50
     ARRIVALS = 0x51
-    FLOOR = 0x52
-    SAID = 0x53
+    KEY_RANGES = 0x52
+    OUTPUT = 0x53
     GROUPING = 0x60
 
 

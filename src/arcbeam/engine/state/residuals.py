@@ -109,7 +109,7 @@ class Residuals:
         stage: the stage's number.
         outputs: the stage's outputs; each restriction holds each of them.
         bound: the intended maximum of restrictions of one root in this shard. It is not enforced, because a part that
-            was split off is work: callers that request splits check `room` first.
+            was split off is work: callers that request splits check `splits_left` first.
     """
 
     def __init__(self, view: StateView, stage: int, outputs: tuple[str, ...], bound: int = 1000) -> None:
@@ -318,7 +318,7 @@ class Residuals:
         stored = self._view.get(self._root_row(root))
         return int.from_bytes(stored[:4], "big") if stored else 0
 
-    def room(self, root: str) -> int:
+    def splits_left(self, root: str) -> int:
         """Return how many splits may be requested before a root has too many live restrictions."""
         return max(0, self._bound - self.live(root))
 

@@ -20,7 +20,7 @@ from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observed import NOTHING_SEEN, Seen
-from arcbeam.engine.watermarks.outlierfilter import NOTHING_DOUBTED, Doubted
+from arcbeam.engine.watermarks.outlierfilter import NOTHING_UNCONFIRMED, UnconfirmedTimes
 from arcbeam.model.commits import Committable
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
@@ -105,7 +105,7 @@ class BundleResult:
         call: the result of `finish_bundle`: without timers or state.
         seen: the latest time that observers have seen in all calls, by their names.
         sketches: sketches of the times, for observers with a quantile.
-        doubted: later times that observers with an outlier filter have seen and not accepted.
+        unconfirmed: later times that observers with an outlier filter have seen and not accepted.
         published: the side inputs that were written to.
         committables: output for sinks.
         finalizations: the number of bundles to finalize after the commit.
@@ -115,7 +115,7 @@ class BundleResult:
     call: CallResult = NOTHING
     seen: Seen = field(default_factory=lambda: NOTHING_SEEN)
     sketches: Mapping[str, bytes] = field(default_factory=lambda: _NO_SKETCHES)
-    doubted: Doubted = field(default_factory=lambda: NOTHING_DOUBTED)
+    unconfirmed: UnconfirmedTimes = field(default_factory=lambda: NOTHING_UNCONFIRMED)
     published: tuple[Port, ...] = ()
     committables: tuple[Committable, ...] = ()
     finalizations: int = 0

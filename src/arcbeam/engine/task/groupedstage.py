@@ -289,7 +289,9 @@ class GroupedLogic(StageLogic):
                         lends = lends or effect.contents.lent is not None
                 case SetHold():
                     key, window, at = effect
-                    self._holds.set(Holder(_STATE, _PANE, key, self._ordered(window)), at, floor=place.committed_output)
+                    self._holds.set(
+                        Holder(_STATE, _PANE, key, self._ordered(window)), at, reported=place.committed_output
+                    )
                 case SetTimer():
                     key, window, domain, at = effect
                     self._timers.set(key, self._ordered(window), _family(domain), at, None)

@@ -130,7 +130,7 @@ class SplittableLogic(PlainLogic):
                 aside.append(restriction.id)
                 continue
             place.tally.resumed += 1
-            pieces = max(1, min(self._pieces, residuals.room(restriction.root)))
+            pieces = max(1, min(self._pieces, residuals.splits_left(restriction.root)))
             result = place.runner.resume(restriction, place.budget, pieces)
             place.record(result.call)
             place.tally.made += result.made

@@ -52,7 +52,7 @@ class StageContext:
         exchange: the destination of late data.
         budget: the remaining budget.
         tally: the counters.
-        floor: elements that arrive now are late by this watermark at least; see `engine.watermarks.keyrangewatermarks`.
+        late_until: elements that arrive now are late by this watermark; see `engine.watermarks.keyrangewatermarks`.
         abouts: what is known of the restrictions left in this micro-batch, by their hexadecimal ids.
     """
 
@@ -67,7 +67,7 @@ class StageContext:
     exchange: Exchange
     budget: Budget
     tally: RunningCounts = field(default_factory=RunningCounts)
-    floor: Timestamp = MIN_TIMESTAMP
+    late_until: Timestamp = MIN_TIMESTAMP
     abouts: dict[str, About] = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:

@@ -104,16 +104,16 @@ class StageRun:
         if place.placed.scripted and place.shard == SCRIPT_SHARD:
             self._follow(plan)
         self._unblock()
-        # SUBTLE: unblocked elements have no floor: they were timely when they were blocked.
-        floors = KeyRangeWatermarks(place.view, place.placed.number) if isinstance(self._spec.kind, Stateful) else None
+        # SUBTLE: no key range applies to unblocked elements: they were timely when they were blocked.
+        ranges = KeyRangeWatermarks(place.view, place.placed.number) if isinstance(self._spec.kind, Stateful) else None
         for key, elements in place.exchange.elements(place.placed.name, place.shard):
             if isinstance(elements, Combined):
                 place.tally.read += elements.elements
                 work.combined(elements)
                 continue
             place.tally.read += len(elements)
-            if floors:
-                place.floor = floors.of(key)
+            if ranges:
+                place.late_until = ranges.of(key)
             if self._spec.stable:
                 self._await_commit(key, elements)
             else:
@@ -121,8 +121,8 @@ class StageRun:
         leftover = work.resume()
         # All arrived elements are in their windows, or pending. So the watermark may move.
         watermark = upstream if self._is_transparent else place.clock.advance(upstream)
-        if floors:
-            floors.passed(watermark)
+        if ranges:
+            ranges.passed(watermark)
         leftover |= work.fire(watermark)
         prepares = place.placed.name in plan.preparing
         if prepares:
@@ -200,7 +200,7 @@ class StageRun:
                 else:
                     awaited.add(Awaited(port, self._sides.until(place.placed.name, lot)))
         flow = place.placed.flow
-        local = place.clock.local(earliest, closed.seen, closed.sketches, closed.doubted)
+        local = place.clock.local(earliest, closed.seen, closed.sketches, closed.unconfirmed)
         if unprepared:
             local = _with_hold(local, _UNPREPARED)
         next_due = work.next_due()

@@ -114,7 +114,7 @@ class StatefulLogic(StageLogic):
         return live
 
     def _late_at(self) -> Timestamp:
-        return max(self._place.clock.input, self._place.floor)
+        return max(self._place.clock.input, self._place.late_until)
 
     @override
     def resume(self) -> bool:

@@ -29,7 +29,7 @@ from typing import Final
 from arcbeam.engine.rows.keyspace import Kind, moment, prefix, time_of
 from arcbeam.engine.watermarks.holds import Hold, Holder, HolderKind, Holds, Side
 from arcbeam.engine.watermarks.observed import Seen
-from arcbeam.engine.watermarks.outlierfilter import Doubted
+from arcbeam.engine.watermarks.outlierfilter import UnconfirmedTimes
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.observers import NOT_OBSERVED, ObserverPaths
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Timestamp
@@ -79,7 +79,7 @@ class Local(QuickPickle):
         waits_for: the side input that the earliest blocked element waits for.
         seen: the latest time that each observer has seen in the micro-batch, if any.
         sketches: sketches of the times, for observers with a quantile.
-        doubted: later times that observers with an outlier filter have seen and not accepted.
+        unconfirmed: later times that observers with an outlier filter have seen and not accepted.
     """
 
     pending: Hold | None = None
@@ -87,7 +87,7 @@ class Local(QuickPickle):
     waits_for: Port | None = None
     seen: Seen = field(default_factory=dict)
     sketches: Mapping[str, bytes] = field(default_factory=dict)
-    doubted: Doubted = field(default_factory=dict)
+    unconfirmed: UnconfirmedTimes = field(default_factory=dict)
 
 
 def input_time(upstream: Timestamp, local: Local) -> Timestamp:
@@ -104,10 +104,10 @@ def output_time(upstream: Timestamp, local: Local, output: str) -> Timestamp:
     return time
 
 
-def marker_time(paths: ObserverPaths, said: Timestamp) -> Timestamp:
-    """Return the time in a marker for an output at `said` in its task, which observers may be upstream of."""
-    observed = paths != NOT_OBSERVED and said != MAX_TIMESTAMP
-    return MIN_TIMESTAMP if observed or said == NOT_BEGUN else said
+def marker_time(paths: ObserverPaths, time: Timestamp) -> Timestamp:
+    """Return the time in a marker for an output at `time` in its task, which observers may be upstream of."""
+    observed = paths != NOT_OBSERVED and time != MAX_TIMESTAMP
+    return MIN_TIMESTAMP if observed or time == NOT_BEGUN else time
 
 
 SCRIPT_SHARD: Final = 0
@@ -174,7 +174,7 @@ class Clock:
         waits_for: Port | None = None,
         seen: Seen | None = None,
         sketches: Mapping[str, bytes] | None = None,
-        doubted: Doubted | None = None,
+        unconfirmed: UnconfirmedTimes | None = None,
     ) -> Local:
         """Return the shard's times at the end of a micro-batch.
 
@@ -182,7 +182,7 @@ class Clock:
             waits_for: the side input that the earliest blocked element waits for.
             seen: the latest times that observers have seen in it.
             sketches: sketches of the times, for observers with a quantile.
-            doubted: later times that observers with an outlier filter have seen and not accepted.
+            unconfirmed: later times that observers with an outlier filter have seen and not accepted.
         """
         return Local(
             self._pending.earliest(),
@@ -193,7 +193,7 @@ class Clock:
             waits_for,
             seen or {},
             sketches or {},
-            doubted or {},
+            unconfirmed or {},
         )
 
 

@@ -33,7 +33,7 @@ class Observed:
 
     observer: Observer
     latest: Timestamp | None
-    doubted: tuple[Timestamp, ...] = ()
+    unconfirmed: tuple[Timestamp, ...] = ()
 
     def __str__(self) -> str:
         if self.observer.shared is not None:
@@ -41,9 +41,9 @@ class Observed:
             return f"at the time that the inputs of {self.observer.name!r} share, which is {known}"
         delay = timedelta(microseconds=self.observer.delay)
         seen = "has seen nothing yet" if self.latest is None else f"has seen {shown_time(self.latest)}, less {delay}"
-        if self.doubted:
-            first = shown_time(self.doubted[0])
-            seen += f", and has not accepted {len(self.doubted)} later time(s), the first of them {first}"
+        if self.unconfirmed:
+            first = shown_time(self.unconfirmed[0])
+            seen += f", and has not accepted {len(self.unconfirmed)} later time(s), the first of them {first}"
         return f"observed by {self.observer.name!r}, which {seen}"
 
 

@@ -198,20 +198,20 @@ class Holds:
         others = (Kind.EVENT_HELD, Kind.SORTED) if outward else ()
         self._others = tuple(prefix(kind, stage) for kind in others)
 
-    def set(self, holder: Holder, time: Timestamp, output: str = ALL, floor: Timestamp = MIN_TIMESTAMP) -> Timestamp:
+    def set(self, holder: Holder, time: Timestamp, output: str = ALL, reported: Timestamp = MIN_TIMESTAMP) -> Timestamp:
         """Set a hold, or move it to any time.
 
         Args:
             holder: the holder; it has one hold per output (and one for all outputs).
             time: the watermark will be no later.
             output: the only output that is held.
-            floor: the last reported value of the held watermark, which cannot decrease. An earlier hold holds there.
+            reported: the last reported value of the held watermark, which cannot decrease. An earlier hold holds there.
 
         Returns:
             The time of the hold.
         """
-        if time < floor:
-            time = floor
+        if time < reported:
+            time = reported
         row = self._row(holder, output)
         encoded = moment(time)
         old = self._view.get(row)

@@ -47,9 +47,9 @@ def mark_idle(
     outputs = dict(local.outputs)
     ends: list[Timestamp] = []
     for output, after in _patience(observed):
-        said = output_time(upstream, local, output)
-        end = shifted(_since(view, prefix(Kind.SAID, stage) + name(output), said, now), after)
-        if said in (MIN_TIMESTAMP, MAX_TIMESTAMP) or _waits(local.outputs[output], said):
+        watermark = output_time(upstream, local, output)
+        end = shifted(_since(view, prefix(Kind.OUTPUT, stage) + name(output), watermark, now), after)
+        if watermark in (MIN_TIMESTAMP, MAX_TIMESTAMP) or _waits(local.outputs[output], watermark):
             continue
         if due(now, end):
             outputs[output] = replace(outputs[output], quiet=True)
@@ -58,11 +58,11 @@ def mark_idle(
     for output, observer in _sharing(observed):
         assert observer.idle_after is not None
         root = output_time(upstream, local, output)
-        said = observed_time(observer.upstream, RootWatermark(root, root), seen)
-        row = prefix(Kind.SAID, stage) + name(output) + name(observer.part)
-        end = shifted(_since(view, row, said, now), observer.idle_after)
+        watermark = observed_time(observer.upstream, RootWatermark(root, root), seen)
+        row = prefix(Kind.OUTPUT, stage) + name(output) + name(observer.part)
+        end = shifted(_since(view, row, watermark, now), observer.idle_after)
         # A watermark that is still at the beginning limits others, too.
-        if said == MAX_TIMESTAMP or (said == root and _waits(local.outputs[output], said)):
+        if watermark == MAX_TIMESTAMP or (watermark == root and _waits(local.outputs[output], watermark)):
             continue
         if due(now, end):
             known = outputs[output]
@@ -72,19 +72,21 @@ def mark_idle(
     return replace(local, outputs=outputs), min(ends, default=None)
 
 
-def _since(view: StateView, row: bytes, said: Timestamp, now: Timestamp) -> Timestamp:
+def _since(view: StateView, row: bytes, watermark: Timestamp, now: Timestamp) -> Timestamp:
     """Return since when a watermark has its value; store it."""
     before = view.get(row)
-    if before is not None and time_of(before[:8]) == said:
+    if before is not None and time_of(before[:8]) == watermark:
         return time_of(before[8:])
-    view.put(row, moment(said) + moment(now))
+    view.put(row, moment(watermark) + moment(now))
     return now
 
 
-def _waits(known: OutputTime, said: Timestamp) -> bool:
+def _waits(known: OutputTime, watermark: Timestamp) -> bool:
     """Return whether timers, blocked elements and the like limit it: these produce output later, so it is not idle."""
-    held = known.hold is not None and known.hold.time == said
-    return held or (known.pending is not None and known.pending.time == said and known.pending.kind not in _SOURCES)
+    held = known.hold is not None and known.hold.time == watermark
+    return held or (
+        known.pending is not None and known.pending.time == watermark and known.pending.kind not in _SOURCES
+    )
 
 
 def _sharing(observed: Mapping[str, ObserverPaths]) -> Iterator[tuple[str, Observer]]:

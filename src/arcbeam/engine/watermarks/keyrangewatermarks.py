@@ -48,7 +48,7 @@ class KeyRangeWatermark:
 
 
 class KeyRangeWatermarks:
-    """The floors of one stage in one shard.
+    """The former watermarks of key ranges of one stage in one shard.
 
     Args:
         view: the view of the shard.
@@ -59,12 +59,12 @@ class KeyRangeWatermarks:
 
     def __init__(self, view: StateView, stage: int) -> None:
         self._view = view
-        self._row = prefix(Kind.FLOOR, stage)
+        self._row = prefix(Kind.KEY_RANGES, stage)
         self._by_shards: dict[int, dict[int, Timestamp]] = {}
         stored = view.get(self._row)
-        for floor in () if stored is None else unpacked(stored):
-            of = self._by_shards.setdefault(floor.shards, {})
-            of[floor.shard] = max(floor.time, of.get(floor.shard, MIN_TIMESTAMP))
+        for each in () if stored is None else unpacked(stored):
+            of = self._by_shards.setdefault(each.shards, {})
+            of[each.shard] = max(each.time, of.get(each.shard, MIN_TIMESTAMP))
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
@@ -77,7 +77,7 @@ class KeyRangeWatermarks:
         return max(times, default=MIN_TIMESTAMP)
 
     def passed(self, watermark: Timestamp) -> None:
-        """Drop the floors that the input watermark has reached."""
+        """Drop the watermarks that the input watermark has reached."""
         left = [
             KeyRangeWatermark(shards, shard, time)
             for shards, of in self._by_shards.items()
@@ -92,12 +92,12 @@ class KeyRangeWatermarks:
             self._view.delete(self._row)
 
 
-def packed(floors: Iterable[KeyRangeWatermark]) -> bytes:
+def packed(ranges: Iterable[KeyRangeWatermark]) -> bytes:
     """Return the value of the row."""
-    return b"".join(_WATERMARK.pack(floor.shards, floor.shard, moment(floor.time)) for floor in floors)
+    return b"".join(_WATERMARK.pack(each.shards, each.shard, moment(each.time)) for each in ranges)
 
 
 def unpacked(stored: bytes) -> Iterator[KeyRangeWatermark]:
-    """Yield the floors in the value of a row."""
+    """Yield the watermarks in the value of a row."""
     for shards, shard, time in _WATERMARK.iter_unpack(stored):
         yield KeyRangeWatermark(shards, shard, time_of(time))

@@ -55,15 +55,15 @@ class RootWatermark:
     active: Timestamp
 
 
-def observed_time(paths: ObserverPaths, said: RootWatermark, seen: Seen) -> Timestamp:
+def observed_time(paths: ObserverPaths, root: RootWatermark, seen: Seen) -> Timestamp:
     """Return the watermark of an output: the minimum of all paths to it.
 
     Args:
         paths: the paths to it.
-        said: the watermark at the stage's root.
+        root: the watermark at the stage's root.
         seen: the times that observers have seen.
     """
-    return min(said.whole if observer is None else _of(observer, said, seen) for observer in paths)
+    return min(root.whole if observer is None else _of(observer, root, seen) for observer in paths)
 
 
 def input_of(observer: Observer, root: RootWatermark, seen: Seen) -> Timestamp:
@@ -73,15 +73,15 @@ def input_of(observer: Observer, root: RootWatermark, seen: Seen) -> Timestamp:
 
 
 def _of(observer: Observer, root: RootWatermark, seen: Seen) -> Timestamp:
-    said = input_of(observer, root, seen)
-    if said == MAX_TIMESTAMP:
-        return said
+    upstream = input_of(observer, root, seen)
+    if upstream == MAX_TIMESTAMP:
+        return upstream
     known = _known(observer, seen)
-    if said == MIN_TIMESTAMP:
+    if upstream == MIN_TIMESTAMP:
         return known
-    if said == NOT_BEGUN:
+    if upstream == NOT_BEGUN:
         return MIN_TIMESTAMP if observer.policy is Policy.MIN else known
-    return min(said, known) if observer.policy is Policy.MIN else max(said, known)
+    return min(upstream, known) if observer.policy is Policy.MIN else max(upstream, known)
 
 
 def _known(observer: Observer, seen: Seen) -> Timestamp:
@@ -90,14 +90,14 @@ def _known(observer: Observer, seen: Seen) -> Timestamp:
     return MIN_TIMESTAMP if latest is None else min(shifted(latest, Duration(-observer.delay)), END_OF_GLOBAL_WINDOW)
 
 
-def decisive(paths: ObserverPaths, said: RootWatermark, seen: Seen) -> Observer | None:
+def decisive(paths: ObserverPaths, root: RootWatermark, seen: Seen) -> Observer | None:
     """Return the observer that limits an output; None: the watermark at the stage's root limits it."""
-    observer = min(paths, key=lambda each: said.whole if each is None else _of(each, said, seen))
+    observer = min(paths, key=lambda each: root.whole if each is None else _of(each, root, seen))
     if observer is None:
         return None
-    below, there = input_of(observer, said, seen), _of(observer, said, seen)
+    below, there = input_of(observer, root, seen), _of(observer, root, seen)
     by_itself = there == _known(observer, seen) and observer.shared is None
-    return observer if there != below or by_itself else decisive(observer.upstream, said, seen)
+    return observer if there != below or by_itself else decisive(observer.upstream, root, seen)
 
 
 def together(policy: Policy, inputs: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:

@@ -8,7 +8,7 @@ time that is accepted already, or more than `others` times. All times up to the 
 accepted; earlier times have no further effect. So only that end is stored, and the later times, whose chains are too
 short. Equal times count once: an element that is read twice confirms nothing, nor does a clock that has stopped.
 
-At most `MOST` - 1 times are ever doubted. With one more, the first of them is accepted. So a stream advances even if
+At most `MOST` - 1 times are unconfirmed. With one more, the first of them is accepted. So a stream advances even if
 all its elements are further apart than `jump`.
 
 In other words: the latest accepted time is the first of all times (or the beginning of time) after which there is no
@@ -25,10 +25,10 @@ from typing import Final, NamedTuple
 from arcbeam.model.observers import MOST
 from arcbeam.model.timestamps import Timestamp
 
-Doubted = Mapping[str, tuple[Timestamp, ...]]
+UnconfirmedTimes = Mapping[str, tuple[Timestamp, ...]]
 """The times that each observer has seen and not accepted, by its name; ascending and unique."""
 
-NOTHING_DOUBTED: Final[Doubted] = MappingProxyType({})
+NOTHING_UNCONFIRMED: Final[UnconfirmedTimes] = MappingProxyType({})
 
 
 class OutlierDecision(NamedTuple):
@@ -36,11 +36,11 @@ class OutlierDecision(NamedTuple):
 
     Attributes:
         latest: the latest accepted time; None: no time is accepted.
-        doubted: all later times, ascending.
+        unconfirmed: all later times, ascending.
     """
 
     latest: Timestamp | None
-    doubted: tuple[Timestamp, ...]
+    unconfirmed: tuple[Timestamp, ...]
 
 
 def without_outliers(latest: int | None, times: Iterable[int], jump: int, others: int) -> OutlierDecision:
@@ -48,7 +48,7 @@ def without_outliers(latest: int | None, times: Iterable[int], jump: int, others
 
     Args:
         latest: the latest time accepted so far.
-        times: the doubted and the new times, in any order.
+        times: the unconfirmed and the new times, in any order.
         jump: in microseconds.
         others: how many other times must be near a time.
     """

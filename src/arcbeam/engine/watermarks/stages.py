@@ -13,7 +13,7 @@ from arcbeam.engine.watermarks.clocks import Local, Port, input_time, marker_tim
 from arcbeam.engine.watermarks.holdreasons import Cause, Complete, HoldReason, Link, Observed, ShardHold, Unreported
 from arcbeam.engine.watermarks.holds import HolderKind
 from arcbeam.engine.watermarks.observed import RootWatermark, Seen, decisive, input_of, later, observed_time, together
-from arcbeam.engine.watermarks.outlierfilter import Doubted, without_outliers
+from arcbeam.engine.watermarks.outlierfilter import UnconfirmedTimes, without_outliers
 from arcbeam.engine.watermarks.sketches import Recent, quantile_of, with_more
 from arcbeam.model.observers import NOT_OBSERVED, Observer, ObserverPaths, all_observers
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
@@ -52,7 +52,7 @@ class Times:
         upstream: the upstream watermark that each stage received.
         seen: the latest time that each observer has ever seen.
         recent: the recent times of observers with a quantile.
-        doubted: later times that observers with an outlier filter have seen and not accepted.
+        unconfirmed: later times that observers with an outlier filter have seen and not accepted.
     """
 
     inputs: Mapping[str, Timestamp] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Times:
     upstream: Mapping[str, Timestamp] = field(default_factory=dict)
     seen: Seen = field(default_factory=dict)
     recent: Mapping[str, Recent] = field(default_factory=dict)
-    doubted: Doubted = field(default_factory=dict)
+    unconfirmed: UnconfirmedTimes = field(default_factory=dict)
 
     @property
     def earliest(self) -> Timestamp:
@@ -168,7 +168,7 @@ class Watermarks:
         committed = committed or Times()
         self._committed = committed
         self._seen, self._recent = committed.seen, committed.recent
-        self._doubted = dict(committed.doubted)
+        self._unconfirmed = dict(committed.unconfirmed)
         for stage in stages:
             if stage.name in self._stages:
                 raise ValueError(f"two stages are named {stage.name!r}")
@@ -208,7 +208,7 @@ class Watermarks:
         """Move all watermarks as far as possible; return them."""
         observed: dict[Port, RootWatermark] = {}
         sketches: dict[str, list[bytes]] = {}
-        doubted = {name: set(times) for name, times in self._doubted.items()}
+        unconfirmed = {name: set(times) for name, times in self._unconfirmed.items()}
         for stage in self._stages.values():
             upstream = self.upstream(stage.name)
             shards = [self._locals.get((stage.name, shard)) for shard in range(stage.shards)]
@@ -220,8 +220,8 @@ class Watermarks:
                     self._seen = later(self._seen, local.seen)
                 for name, sketch in local.sketches.items():
                     sketches.setdefault(name, []).append(sketch)
-                for name, more in local.doubted.items():
-                    doubted.setdefault(name, set()).update(more)
+                for name, more in local.unconfirmed.items():
+                    unconfirmed.setdefault(name, set()).update(more)
             there = min((input_time(upstream, local) for local in locals), default=upstream)
             self._inputs[stage.name] = max(self._inputs[stage.name], there)
             for output in stage.outputs:
@@ -238,32 +238,32 @@ class Watermarks:
             latest = quantile_of(recent, quantile)
             if latest is not None:
                 self._seen = later(self._seen, {name: latest})
-        self._doubted = {}
-        for name, times in doubted.items():
+        self._unconfirmed = {}
+        for name, times in unconfirmed.items():
             self._accept_confirmed(name, times)
         self._share(observed)
         # SUBTLE: this runs after all stages. No task of a micro-batch knows what was observed in it, so none has fired
         # by it, and the readers of an observed output stay where they were.
-        for port, said in observed.items():
-            there = observed_time(self._stages[port.stage].paths(port.output), said, self._seen)
+        for port, root in observed.items():
+            there = observed_time(self._stages[port.stage].paths(port.output), root, self._seen)
             self._outputs[port] = max(self._outputs[port], there)
         return self.times()
 
     def times(self) -> Times:
         """Return the current watermarks, and what was seen."""
         upstream = {stage: self.upstream(stage) for stage in self._stages}
-        return Times(dict(self._inputs), dict(self._outputs), upstream, self._seen, self._recent, self._doubted)
+        return Times(dict(self._inputs), dict(self._outputs), upstream, self._seen, self._recent, self._unconfirmed)
 
-    def _share(self, said: Mapping[Port, RootWatermark]) -> None:
+    def _share(self, roots: Mapping[Port, RootWatermark]) -> None:
         """Advance the observers that share what they see, by the watermarks at the roots of their stages."""
         while True:
             more: dict[str, Timestamp] = {}
             for name, parts in self._shared.items():
-                if all(port in said for port, _ in parts):
+                if all(port in roots for port, _ in parts):
                     policy = parts[0][1].shared
                     assert policy is not None
                     inputs = (
-                        (input_of(of, said[port], self._seen), self._is_idle(port, of.part)) for port, of in parts
+                        (input_of(of, roots[port], self._seen), self._is_idle(port, of.part)) for port, of in parts
                     )
                     time = together(policy, inputs)
                     if time is not None and time > self._seen.get(name, MIN_TIMESTAMP):
@@ -282,22 +282,22 @@ class Watermarks:
             for local in locals
         )
 
-    def _accept_confirmed(self, name: str, doubted: Collection[Timestamp]) -> None:
-        """Accept the doubted times of an observer that its filter now allows, and keep the rest."""
+    def _accept_confirmed(self, name: str, unconfirmed: Collection[Timestamp]) -> None:
+        """Accept the unconfirmed times of an observer that its filter now allows, and keep the rest."""
         observer = self._observers.get(name)
         if observer is None or observer.max_jump is None:
             return
-        belief = without_outliers(self._seen.get(name), doubted, observer.max_jump, observer.confirmed_by)
-        if belief.latest is not None:
-            self._seen = later(self._seen, {name: belief.latest})
-        if belief.doubted:
-            self._doubted[name] = belief.doubted
+        decision = without_outliers(self._seen.get(name), unconfirmed, observer.max_jump, observer.confirmed_by)
+        if decision.latest is not None:
+            self._seen = later(self._seen, {name: decision.latest})
+        if decision.unconfirmed:
+            self._unconfirmed[name] = decision.unconfirmed
 
     def upstream(self, stage: str) -> Timestamp:
         """Return the minimum output watermark of a stage's inputs; it never decreases."""
         return self._committed.upstream_of(stage, (self._outputs[port] for port in self._stages[stage].inputs))
 
-    def _said(self, stage: StageFlow, output: str) -> RootWatermark:
+    def _root_watermark(self, stage: StageFlow, output: str) -> RootWatermark:
         """Return the watermark that an output would have without observers."""
         upstream = self.upstream(stage.name)
         shards = [self._locals.get((stage.name, shard)) for shard in range(stage.shards)]
@@ -312,11 +312,11 @@ class Watermarks:
         if observer.shared is None:
             return None
         seen = self._seen.get(observer.name, MIN_TIMESTAMP)
-        said = (
-            (input_of(of, self._said(self._stages[port.stage], port.output), self._seen), port)
+        known = (
+            (input_of(of, self._root_watermark(self._stages[port.stage], port.output), self._seen), port)
             for port, of in self._shared[observer.name]
         )
-        return min((each for each in said if seen <= each[0] < MAX_TIMESTAMP), default=(MIN_TIMESTAMP, None))[1]
+        return min((each for each in known if seen <= each[0] < MAX_TIMESTAMP), default=(MIN_TIMESTAMP, None))[1]
 
     def explain(self, stage: str, nearest: Nearest | None = None) -> HoldReason:
         """Return the reason that holds the input watermark of a stage.
@@ -381,12 +381,14 @@ class Watermarks:
         stage = self._stages[name]
         limits: list[_Limit] = []
         if output is not None and (paths := stage.paths(output)) != NOT_OBSERVED:
-            observer = decisive(paths, self._said(stage, output), self._seen)
+            observer = decisive(paths, self._root_watermark(stage, output), self._seen)
             if observer is not None and (port := self._leader(observer)) is not None:
                 return [_Limit(MIN_TIMESTAMP, None, port)]
             if observer is not None:
                 name = observer.name
-                return [_Limit(MIN_TIMESTAMP, Observed(observer, self._seen.get(name), self._doubted.get(name, ())))]
+                return [
+                    _Limit(MIN_TIMESTAMP, Observed(observer, self._seen.get(name), self._unconfirmed.get(name, ())))
+                ]
         for shard in range(stage.shards):
             local = self._locals.get((name, shard))
             if local is None:

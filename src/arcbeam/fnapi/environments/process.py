@@ -89,7 +89,7 @@ class WorkerProcess:
         self._reader.join(1.0)  # a process that is not killed may still hold the pipe
         self._ended(ProcessEnd(f"its process '{self._command}' has ended with status {status}", _how(status)))
 
-    def said(self) -> tuple[str, ...]:
+    def last_lines(self) -> tuple[str, ...]:
         """Return the lines of its output that may say why it ended."""
         return self._tail.lines()
 

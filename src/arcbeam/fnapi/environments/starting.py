@@ -26,7 +26,7 @@ class Started(Protocol):
     def stop(self) -> None:
         """End the worker, if it has not ended itself. Idempotent."""
 
-    def said(self) -> tuple[str, ...]:
+    def last_lines(self) -> tuple[str, ...]:
         """Return the lines of its output that may say why it ended, or a line that says where they are."""
 
 
@@ -38,7 +38,7 @@ class _ByService:
     def stop(self) -> None:
         external.stop(self.payload, self.worker)
 
-    def said(self) -> tuple[str, ...]:
+    def last_lines(self) -> tuple[str, ...]:
         return (f"its output is in the log of the service at {self.payload.endpoint.url}",)
 
 

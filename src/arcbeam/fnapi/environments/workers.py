@@ -77,7 +77,7 @@ class Workers:
             worker.started = starting.start(
                 proto, connection.worker, server.address, connection.process_ended, provision.restart
             )
-            connection.said_by(worker.started.said, process=starting.has_process(proto))
+            connection.set_output(worker.started.last_lines, process=starting.has_process(proto))
             connection.connected(_SECONDS)
         except SdkWorkerLostError as e:
             ended = starting.is_program(proto) and connection.is_lost

@@ -352,7 +352,7 @@ class Connection:
             return None
         return SdkWorkerLostError(f"the SDK worker of {self.name} is gone: {self._lost}", self._account)
 
-    def said_by(self, output: Callable[[], Iterable[str]], *, process: bool) -> None:
+    def set_output(self, output: Callable[[], Iterable[str]], *, process: bool) -> None:
         """Set what returns the last lines of the worker's output, and whether the end of a process will be known."""
         self._end.output, self._end.has_process = output, process
 
@@ -370,10 +370,10 @@ class Connection:
                 self._changed.wait_for(lambda: False, OUTPUT_SECONDS)
             how = self._end.how() if self._lost else ""
             process = self._end.process
-            said_before = process is not None and (process.why, process.how) == (self._lost, how)
-            why = f"{how} ({self._lost})" if how and not said_before else self._lost
+            is_same = process is not None and (process.why, process.how) == (self._lost, how)
+            why = f"{how} ({self._lost})" if how and not is_same else self._lost
             why = instead or f"the SDK worker of {self.name} is gone: {why}"
-            return Account(why, self._end.said(), how, self._running, self._idle)
+            return Account(why, self._end.last_lines(), how, self._running, self._idle)
 
 
 def _outputs(elements: Any) -> Iterator[tuple[str, Output]]:

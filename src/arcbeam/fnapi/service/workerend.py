@@ -63,7 +63,7 @@ class WorkerEnd:
         # The process itself may be a boot program, which has a status of its own.
         return self._how or ("" if self.process is None else self.process.how)
 
-    def said(self) -> tuple[str, ...]:
+    def last_lines(self) -> tuple[str, ...]:
         """Return the last lines of its output, and its last errors."""
         since = time.monotonic() - _RECENT_SECONDS
         return (*self.output(), *(f"it logged: {text}" for at, text in self._logged if at >= since))

@@ -71,7 +71,9 @@ class BoundedStage(OpenStage):
             except BaseException:
                 processor.abandon_task()
                 raise
-        named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}
+        named = {
+            (f"{w.category.__module__}.{w.category.__qualname__}", texts.safe_text(str, w.message)) for w in caught
+        }
         report.warnings = sorted(named)
         return report
 

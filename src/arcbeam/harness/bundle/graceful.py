@@ -100,7 +100,7 @@ class GracefulDoFns:
             try:
                 offer.fn.shutdown()
             except Exception as e:
-                errors.append(f"{_named(offer)} has raised {type(e).__name__}: {texts.said(str, e)}")
+                errors.append(f"{_named(offer)} has raised {type(e).__name__}: {texts.safe_text(str, e)}")
         return errors
 
 

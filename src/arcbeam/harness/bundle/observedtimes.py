@@ -29,7 +29,7 @@ from arcbeam.sizes import threshold
 _URN = "arcbeam:transform:observe:v1"
 _SKETCHED = threshold(4096)
 """Times that are added to a sketch together."""
-_AHEAD = Metrics.counter("arcbeam", "notBelieved")
+_AHEAD = Metrics.counter("arcbeam", "rejectedEventTimes")
 """Elements whose times were too far ahead of the clock to be accepted."""
 
 
@@ -50,7 +50,7 @@ class ObservingOperation(BlockOperation):
         self._max_skew, self._quantile = observing.max_skew, observing.quantile
         self._max_jump, self._others = observing.max_jump, observing.confirmed_by
         self._latest: int | None = None
-        self._doubted: tuple[int, ...] = ()
+        self._unconfirmed: tuple[int, ...] = ()
         self._sketch, self._waiting_times = b"", list[int]()
 
     def setup(self, data_sampler: Any = None) -> None:
@@ -67,8 +67,8 @@ class ObservingOperation(BlockOperation):
 
     def take_doubted(self) -> tuple[Timestamp, ...]:
         """Return later times since the last call that are not confirmed by the times seen here alone."""
-        doubted, self._doubted = self._doubted, ()
-        return tuple(map(Timestamp, doubted))
+        unconfirmed, self._unconfirmed = self._unconfirmed, ()
+        return tuple(map(Timestamp, unconfirmed))
 
     def take_sketch(self) -> bytes:
         """Return a sketch of the times since the last call; b"" if there were none."""
@@ -110,8 +110,8 @@ class ObservingOperation(BlockOperation):
                 self._close_sketch()
             return
         if self._max_jump is not None and (self._latest is None or latest > self._latest + self._max_jump):
-            seen = {*self._doubted, *times}
-            self._latest, self._doubted = without_outliers(self._latest, seen, self._max_jump, self._others)
+            seen = {*self._unconfirmed, *times}
+            self._latest, self._unconfirmed = without_outliers(self._latest, seen, self._max_jump, self._others)
         elif self._latest is None or latest > self._latest:
             self._latest = latest
 
@@ -122,7 +122,7 @@ def claim(transform: Any) -> None:
         transform.spec.urn = _URN
 
 
-def doubted(observers: Iterable[ObservingOperation]) -> dict[str, tuple[Timestamp, ...]]:
+def unconfirmed(observers: Iterable[ObservingOperation]) -> dict[str, tuple[Timestamp, ...]]:
     """Return, for each observer, later times since the last call that are not confirmed."""
     return {op.name: times for op in observers if (times := op.take_doubted())}
 

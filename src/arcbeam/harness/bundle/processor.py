@@ -186,7 +186,7 @@ class StageProcessor:
             except Exception as e:
                 name = operation.name_context.step_name
                 _LOG.warning("teardown of %r failed", name, exc_info=True)
-                message = texts.said(str, e).removesuffix(f" [while running {name!r}]")
+                message = texts.safe_text(str, e).removesuffix(f" [while running {name!r}]")
                 errors.append(f"{name!r} has raised {type(e).__name__}: {message}")
         return errors
 

@@ -119,7 +119,7 @@ def cut(text: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return cut(texts.said(_REPR.repr, value))
+    return cut(texts.safe_text(_REPR.repr, value))
 
 
 def record(element: Any) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _window(window: Any) -> str:
             return f"{window.start.to_rfc3339()} to {window.end.to_rfc3339()}"
         except (OverflowError, ValueError):
             pass  # outside of the calendar
-    return cut(texts.said(str, window))
+    return cut(texts.safe_text(str, window))
 
 
 def _pane(pane: Any) -> str:

@@ -43,7 +43,7 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
         return None
     except Exception as e:
         # Its text, arguments or elements are user code that raises or never returns.
-        mute = f"{type(error).__name__} (it cannot be described: {texts.said(str, e, _LONGEST_CAUSE)})"
+        mute = f"{type(error).__name__} (it cannot be described: {texts.safe_text(str, e, _LONGEST_CAUSE)})"
         between = harness_files(error)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in between]
         return UserCodeError(texts.fit(step), texts.fit(mute), texts.fit("".join(traceback.format_list(frames))))
@@ -52,7 +52,7 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
 def original(error: BaseException, step: str) -> tuple[BaseException, str]:
     """Return the original exception and its transform: the SDK raises a copy that names the transform."""
     while getattr(error, "_tagged_with_step", False) and not isinstance(error, ArcbeamError):
-        named = _STEP.findall(texts.said(str, error))
+        named = _STEP.findall(texts.safe_text(str, error))
         step = named[-1] if named else step
         if error.__context__ is None:
             break
@@ -195,16 +195,16 @@ def user_traceback(error: BaseException) -> str:
     Causes and contexts are kept. If there are only harness frames, the innermost one stays.
     """
     between = harness_files(error)
-    story = traceback.TracebackException.from_exception(error)
-    part: traceback.TracebackException | None = story
+    described = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = described
     seen: set[int] = set()
     while part is not None and id(part) not in seen:
         seen.add(id(part))
         frames = [f for f in part.stack if f.filename not in between]
         part.stack = traceback.StackSummary.from_list(frames or part.stack[-1:])
         part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
-    lines = list(story.format())
-    own = len(list(story.format_exception_only()))
+    lines = list(described.format())
+    own = len(list(described.format_exception_only()))
     return "".join(lines[:-own]).rstrip() if len(lines) > own else ""
 
 

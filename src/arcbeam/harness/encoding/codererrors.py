@@ -22,13 +22,13 @@ _LONGEST_REPR = 2000
 
 def shortened(value: Any) -> str:
     """Return a value's repr for messages; never raises, and returns in bounded time."""
-    return texts.said(_REPR.repr, value, _LONGEST_REPR)
+    return texts.safe_text(_REPR.repr, value, _LONGEST_REPR)
 
 
 def coder_name(coder: Any) -> str:
     """Return a coder's name for messages."""
-    name = texts.said(repr, coder, _LONGEST_REPR)
-    return type(coder).__name__ if "object at 0x" in name else texts.said(str, coder, _LONGEST_REPR)
+    name = texts.safe_text(repr, coder, _LONGEST_REPR)
+    return type(coder).__name__ if "object at 0x" in name else texts.safe_text(str, coder, _LONGEST_REPR)
 
 
 def coder_error(coder: Any, step: str, error: Exception, values: Iterable[Any], where: str = "") -> CoderError:
@@ -44,7 +44,9 @@ def coder_error(coder: Any, step: str, error: Exception, values: Iterable[Any], 
     impl = coder.get_impl() if hasattr(coder, "get_impl") else coder
     culprit = next((v for v in values if not _encodes(impl, v)), None)
     what = f"{coder_name(coder)} cannot encode {shortened(culprit)}{where}"
-    return CoderError(step, f"{what}: {type(error).__name__}: {texts.said(str, error)}", texts.said(_whole, error))
+    return CoderError(
+        step, f"{what}: {type(error).__name__}: {texts.safe_text(str, error)}", texts.safe_text(_whole, error)
+    )
 
 
 def _whole(error: BaseException) -> str:

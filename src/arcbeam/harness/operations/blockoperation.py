@@ -263,8 +263,10 @@ def count_infos(receivers: Any, tag_to_pcollection_id: Any) -> dict[Any, Any]:
 
 def user_error(operation: Any, error: Exception) -> UserCodeError:
     """Wrap an error of user code that an operation has called itself; it names the operation's transform."""
-    text = texts.said(lambda e: "".join(traceback.format_exception(e)), error)
-    return UserCodeError(operation.name_context.step_name, f"{type(error).__name__}: {texts.said(str, error)}", text)
+    text = texts.safe_text(lambda e: "".join(traceback.format_exception(e)), error)
+    return UserCodeError(
+        operation.name_context.step_name, f"{type(error).__name__}: {texts.safe_text(str, error)}", text
+    )
 
 
 def once(results: Iterable[Any]) -> Iterator[Any]:

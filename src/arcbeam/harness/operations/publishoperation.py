@@ -122,7 +122,7 @@ class OpenPublisher:
         try:
             self._fn.teardown()
         except Exception as e:
-            return [f"{type(self._fn).__name__} has raised {type(e).__name__}: {texts.said(str, e)}"]
+            return [f"{type(self._fn).__name__} has raised {type(e).__name__}: {texts.safe_text(str, e)}"]
         return []
 
 

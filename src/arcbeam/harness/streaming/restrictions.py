@@ -193,7 +193,7 @@ class StreamingRestrictions(Restrictions):
 
 
 def _shown(of: Any) -> str:
-    return texts.said(repr, of, LONGEST_SHOWN)
+    return texts.safe_text(repr, of, LONGEST_SHOWN)
 
 
 def watermarks_at_first(element: Any, outputs: tuple[str, ...]) -> Mapping[str, Timestamp]:

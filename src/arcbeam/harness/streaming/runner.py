@@ -21,7 +21,7 @@ from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.engine.task.taskstage import StageRunner
 from arcbeam.errors import ArcbeamError
-from arcbeam.harness.bundle.observedtimes import doubted, seen, sketches
+from arcbeam.harness.bundle.observedtimes import seen, sketches, unconfirmed
 from arcbeam.harness.bundle.windows import column, their_pane
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
@@ -72,7 +72,7 @@ class StreamingRunner(StageRunner):
         # Discard the observations of a task that ended early.
         seen(stage.observers)
         sketches(stage.observers)
-        doubted(stage.observers)
+        unconfirmed(stage.observers)
         self._encoded_key: bytes | None = None
         self._key: Any = None
         self._encoded_window: bytes | None = None
@@ -235,7 +235,7 @@ class StreamingRunner(StageRunner):
             CallResult(self._taken_so_far() - self._taken),
             seen(self._stage.observers),
             sketches(self._stage.observers),
-            doubted(self._stage.observers),
+            unconfirmed(self._stage.observers),
             committables=committables,
             finalizations=finalizations,
             cells=dict(self._stage.state.more()),
@@ -245,7 +245,7 @@ class StreamingRunner(StageRunner):
     def about(self) -> str:
         if self._of_restrictions is not None:
             return self._of_restrictions.about()
-        return "" if self._encoded_key is None else f"key {texts.said(repr, self._key, LONGEST_SHOWN)}"
+        return "" if self._encoded_key is None else f"key {texts.safe_text(repr, self._key, LONGEST_SHOWN)}"
 
     def _enter(self, key: bytes) -> Any:
         """Begin a call for a user key; return the key for the SDK."""

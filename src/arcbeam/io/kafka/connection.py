@@ -163,15 +163,15 @@ class Connection:
         except Exception as e:
             # Errors of librdkafka contain invalid values.
             given = {name: value for name, value in settings.items() if name not in more}
-            said = self._without(_text(e), given)
-            files = [name for name in self.config if name.endswith(_FILE) and name in said]
+            reason = self._without(_text(e), given)
+            files = [name for name in self.config if name.endswith(_FILE) and name in reason]
             if absent := [name for name in files if not Path(given[name]).exists()]:
                 raise SetupError(
                     f"cannot create a Kafka client: the file {given[absent[0]]} of {absent[0]!r} does not exist on the "
-                    f"host {socket.gethostname()} ({said})",
+                    f"host {socket.gethostname()} ({reason})",
                     "put the file there on all hosts that run tasks, or correct the setting",
                 ) from None
-            raise SetupError(f"cannot create a Kafka client: {said}", "correct the settings") from None
+            raise SetupError(f"cannot create a Kafka client: {reason}", "correct the settings") from None
 
     def hidden(self, text: str) -> str:
         """Return a text without the values of credentials."""

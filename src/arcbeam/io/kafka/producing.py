@@ -391,8 +391,8 @@ class LibrdkafkaShard:
         Raises:
             PublishRefusedError: it does not exist, or has not enough partitions.
         """
-        if self._targets is not None and (said := self._targets.missing(self._producer.list_topics)):
-            raise PublishRefusedError(f"WriteToKafka cannot publish shard {self._name}: {said}")
+        if self._targets is not None and (why := self._targets.missing(self._producer.list_topics)):
+            raise PublishRefusedError(f"WriteToKafka cannot publish shard {self._name}: {why}")
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
@@ -427,8 +427,8 @@ class LibrdkafkaShard:
                 raise RuntimeError(f"Kafka, shard {self._name}: {error.str()}") from None
             self._trouble.listen(self._producer.poll)
             self._trouble.failed(f"publishing shard {self._name}", error, began)
-            said = unreachable(self._trouble.servers, self._trouble.reason(error), time.time() - began)
-            raise InDoubtError(f"Kafka, shard {self._name}: {said}") from None
+            why = unreachable(self._trouble.servers, self._trouble.reason(error), time.time() - began)
+            raise InDoubtError(f"Kafka, shard {self._name}: {why}") from None
 
     def _succeeded(self) -> None:
         # What has failed until now is reported first: a client also tries addresses where no broker is.

@@ -107,7 +107,7 @@ class Decoder:
                 # Not the record's fault: what its decoder needs does not answer.
                 raise
             except Exception as e:
-                error = f"{type(e).__name__}: {texts.said(str, e)}"
+                error = f"{type(e).__name__}: {texts.safe_text(str, e)}"
                 if not self._errors:
                     raise UndecodableError(
                         f"Kafka, {message.topic()}[{message.partition()}]: the record at offset {message.offset()} "

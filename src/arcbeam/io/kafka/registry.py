@@ -91,8 +91,8 @@ class FromRegistry:
             return self._decode(data)
         except Exception as e:
             if _is_of_registry(e):
-                said = self._connection.hidden(f"{type(e).__name__}: {e}")
-                raise ConnectionError(f"the schema registry {self._connection.config.get('url')}: {said}") from None
+                reason = self._connection.hidden(f"{type(e).__name__}: {e}")
+                raise ConnectionError(f"the schema registry {self._connection.config.get('url')}: {reason}") from None
             raise
 
     def _module(self) -> Any:
@@ -109,14 +109,14 @@ def _check_names(config: Mapping[str, Any]) -> None:
     """Refuse settings that the client of the registry does not have. It does not connect here."""
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-    said = ""
+    reason = ""
     with contextlib.suppress(Exception):  # such as files that only executors have
         try:
             SchemaRegistryClient(dict(config))
         except ValueError as e:
-            said = str(e)
-    if said.startswith(_UNKNOWN):
-        names = said.removeprefix(_UNKNOWN)
+            reason = str(e)
+    if reason.startswith(_UNKNOWN):
+        names = reason.removeprefix(_UNKNOWN)
         raise ValueError(f"FromRegistry(config): SchemaRegistryClient has no setting {names}: correct or remove it")
 
 

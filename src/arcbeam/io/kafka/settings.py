@@ -98,16 +98,16 @@ def check_settings(of: str, client: str, settings: Mapping[str, Any], credential
 def _check(of: str, client: str, settings: Mapping[str, Any], *, names_only: bool = False) -> None:
     import confluent_kafka
 
-    said = ""
+    reason = ""
     try:
         getattr(confluent_kafka, client)({**settings, _END: "x"})
     except confluent_kafka.KafkaException as e:
-        said = str(e.args[0].str()).strip()
-    unknown = re.match(r'No such configuration property: "(.*)"', said)
+        reason = str(e.args[0].str()).strip()
+    unknown = re.match(r'No such configuration property: "(.*)"', reason)
     if unknown is None:
         if names_only:
             return
-        raise ValueError(f"{of}: {said}")
+        raise ValueError(f"{of}: {reason}")
     if (name := unknown.group(1)) == _END:
         return
     if (hint := _JAVA.get(name)) is None:

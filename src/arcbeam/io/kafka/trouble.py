@@ -100,7 +100,7 @@ class Trouble:
 
     def hear(self, error: Any) -> None:
         """Note an error of a connection. It may be harmless: the client tries other addresses and brokers."""
-        text = said(error)
+        text = error_text(error)
         broker, colon, _ = text.partition(": ")
         # "2/2 brokers are down" names none.
         name = broker if colon else ""
@@ -124,10 +124,10 @@ class Trouble:
         named = [text for broker, text in self._heard.items() if broker]
         if not named and _CLOSED in self._heard.get("", ""):
             return (
-                f"{said(error)}. Perhaps brokers end the connections, because they expect another security.protocol "
-                f"there: the client's is {self._protocol}"
+                f"{error_text(error)}. Perhaps brokers end the connections, because they expect another "
+                f"security.protocol there: the client's is {self._protocol}"
             )
-        return "; ".join(map(self._as_user, (named or [said(error)])[-_REASONS:]))
+        return "; ".join(map(self._as_user, (named or [error_text(error)])[-_REASONS:]))
 
     def _as_user(self, text: str) -> str:
         return f"{text} (user {self._user!r})" if self._user and _REFUSED in text else text
@@ -245,7 +245,7 @@ def trouble_of(connection: Connection, job: str = "") -> Trouble:
     return Trouble(str(config.get("bootstrap.servers", "brokers")), job=job, user=user, protocol=protocol)
 
 
-def said(error: Any) -> str:
+def error_text(error: Any) -> str:
     """Return the text of an error of librdkafka, or of an exception with one, without what differs in each try."""
     inner = error.args[0] if isinstance(error, Exception) and error.args else error
     text = inner.str() if hasattr(inner, "str") else str(inner)

@@ -69,7 +69,7 @@ class _Here:
         self._preparing: threading.Thread | None = None
         # Calls in a row.
         self._quick = self._failures = 0
-        self._said: list[str] = []
+        self._warnings: list[str] = []
 
     @property
     def publishes(self) -> bool:
@@ -93,9 +93,9 @@ class _Here:
             return None
         _within(lambda: opened.publish(committables, again=again), self._given_up)
         self._failures = 0
-        said = [f"{self._name}: {text}" for text in dict.fromkeys(self._said)]
-        self._said.clear()
-        return said[:MOST_WARNINGS]
+        warnings = [f"{self._name}: {text}" for text in dict.fromkeys(self._warnings)]
+        self._warnings.clear()
+        return warnings[:MOST_WARNINGS]
 
     def sweep(self, sweep: Sweep) -> list[str]:
         """Remove what will never be published. Return warnings."""
@@ -104,14 +104,14 @@ class _Here:
         try:
             _within(lambda: opened.sweep(sweep.job, sweep.micro_batch), self._given_up)
         except Exception as e:
-            return [f"{self._name}: could not remove all leftover files: {texts.said(repr, e)}"]
+            return [f"{self._name}: could not remove all leftover files: {texts.safe_text(repr, e)}"]
         return []
 
     def failed(self, error: BaseException) -> None:
         """Leave what follows to workers, until it is prepared again."""
         self._failures += 1
         self._quick = 0
-        _LOG.info("%s: workers publish, because the driver cannot: %s", self._name, texts.said(repr, error))
+        _LOG.info("%s: workers publish, because the driver cannot: %s", self._name, texts.safe_text(repr, error))
         self.close()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> list[str]:
@@ -138,7 +138,7 @@ class _Here:
         try:
             opened = OpenPublisher(self._stage, self._name)
             try:
-                opened.prepare_in_driver(self._said.append)
+                opened.prepare_in_driver(self._warnings.append)
             except BaseException:
                 opened.close()
                 raise

@@ -369,7 +369,9 @@ class _Run:
             )
             with self._showing(plan.time):
                 report = attempt.run()
-        named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}
+        named = {
+            (f"{w.category.__module__}.{w.category.__qualname__}", texts.safe_text(str, w.message)) for w in caught
+        }
         for bundles in self._bundles[:1]:
             bundles.warnings = sorted(named)
         callbacks.keep(job.id, plan.micro_batch, name.encode(), code.callbacks())

@@ -85,7 +85,7 @@ def record_failure(location: JobLocation, of: TaskRun, number: int, error: BaseE
     """
     if location.folder is not None and not location.folder.exists():
         return  # the job has ended
-    why = on_host(socket.gethostname(), texts.said(str, error).partition("\n")[0][:1000])
+    why = on_host(socket.gethostname(), texts.safe_text(str, error).partition("\n")[0][:1000])
     whys = [*earlier(location, of, number), why]
     with contextlib.suppress(ArcbeamError, OSError):
         location.put_bytes(of._file, json.dumps([of.micro_batch, of.run, whys]).encode())

@@ -162,7 +162,7 @@ class OpenStages:
             errors = stage.close()
         except Exception as e:
             _LOG.warning("teardown failed", exc_info=True)
-            return [f"{type(e).__name__}: {texts.said(str, e)}"]
+            return [f"{type(e).__name__}: {texts.safe_text(str, e)}"]
         return errors
 
 

@@ -34,7 +34,7 @@ class DriverNote:
         every: seconds after which it writes the next note, at the latest.
         doing: its activity, for people.
         trouble: what prevents progress, for people; "" if nothing is known.
-        frees: what would end the trouble.
+        released_when: what would end the trouble.
         samples: whether it takes samples of stages.
         failures: the number of tries of any kind that failed since it began.
     """
@@ -47,7 +47,7 @@ class DriverNote:
     every: float
     doing: str
     trouble: str = ""
-    frees: str = ""
+    released_when: str = ""
     samples: bool = True
     failures: int = 0
 
@@ -58,7 +58,7 @@ def record_driver(blobs: DurableBlobs, note: DriverNote) -> None:
     Raises:
         StoreError: it cannot be written.
     """
-    texts = {name: getattr(note, name)[:_LONGEST] for name in ("doing", "trouble", "frees")}
+    texts = {name: getattr(note, name)[:_LONGEST] for name in ("doing", "trouble", "released_when")}
     blobs.put(DRIVER_NOTE, documents.encode(VERSION, {**asdict(note), **texts}))
 
 
@@ -80,7 +80,7 @@ def driver_note_of(blobs: DurableBlobs, head: Manifest) -> DriverNote | None:
             float(record["every"]),
             str(record["doing"]),
             str(record["trouble"]),
-            str(record["frees"]),
+            str(record["released_when"]),
             bool(record["samples"]),
             int(record["failures"]),
         )

@@ -148,13 +148,13 @@ class Answer:
     """A driver's answer to a request.
 
     Attributes:
-        said: its kind. A drain is done when it is committed that the job drains; draining itself takes longer.
+        kind: its kind. A drain is done when it is committed that the job drains; draining itself takes longer.
         text: for people.
         micro_batch: the one committed for it; None if there is none.
         remedy: what to do about a refusal; "" if the text says it.
     """
 
-    said: AnswerKind
+    kind: AnswerKind
     text: str = ""
     micro_batch: int | None = None
     remedy: str = ""
@@ -162,7 +162,7 @@ class Answer:
     @property
     def settled(self) -> bool:
         """Whether no other answer follows."""
-        return self.said is not AnswerKind.TAKEN
+        return self.kind is not AnswerKind.TAKEN
 
 
 def ask(
@@ -258,7 +258,7 @@ def answer_to(blobs: DurableBlobs, request: Request) -> Answer | None:
     """Return a driver's answer; None if there is none. A final answer is read once: it is removed."""
     try:
         record = documents.decode(blobs.get(answer_name(request.id)), VERSION, "an answer")
-        found = Answer(AnswerKind(record["said"]), record["text"], record["micro_batch"], record["remedy"])
+        found = Answer(AnswerKind(record["kind"]), record["text"], record["micro_batch"], record["remedy"])
     except MissingFileError:
         return None
     except (ValueError, KeyError, TypeError) as e:
@@ -313,7 +313,7 @@ def carried_out(
             f"'{what}' of {job_in(blobs)} has begun, but did not finish within {seconds:g} s",
             f"it continues; see its progress: {command_line('status', place)}",
         )
-    if answer.said is AnswerKind.REFUSED:
+    if answer.kind is AnswerKind.REFUSED:
         raise refusal(what, job_in(blobs), answer.text, answer.remedy)
     return answer
 
@@ -402,11 +402,11 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
         raise ValueError(f"it is not a request: {e!r}") from e
 
 
-def answer(blobs: DurableBlobs, id: str, said: Answer) -> None:
+def answer(blobs: DurableBlobs, id: str, reply: Answer) -> None:
     """Answer a request, and remove it if the answer is final."""
-    record = {"said": said.said, "text": said.text, "micro_batch": said.micro_batch, "remedy": said.remedy}
+    record = {"kind": reply.kind, "text": reply.text, "micro_batch": reply.micro_batch, "remedy": reply.remedy}
     blobs.put(answer_name(id), documents.encode(VERSION, record))
-    if said.settled:
+    if reply.settled:
         blobs.delete(request_name(id))
 
 

@@ -90,7 +90,7 @@ class Heartbeat:
     def note(self) -> DriverNote:
         """Return a note of the current activity. Callable from any thread."""
         now, every = self.clock.now(), _IDLE_SECONDS if self.activity.is_idle else _BUSY_SECONDS
-        frees = "Spark has an executor with a free core for this job" if self._trouble else ""
+        released_when = "Spark has an executor with a free core for this job" if self._trouble else ""
         doing = self.activity.text(now)
         return DriverNote(
             self.head.epoch,
@@ -101,7 +101,7 @@ class Heartbeat:
             every,
             doing,
             self._trouble,
-            frees,
+            released_when,
             self.samples,
             self.activity.failures,
         )

@@ -72,7 +72,7 @@ def draft(
             command.script,
             command.times.seen,
             command.times.recent,
-            command.times.doubted,
+            command.times.unconfirmed,
         ).encoded(),
         **changes,
     )

@@ -167,7 +167,9 @@ class RequestQueue:
         self._write_answers(blobs)
         with self._lock:
             # An id that is no longer listed does not appear again.
-            self._answered = {id: said for id, said in self._answered.items() if id in self._requests or id in waiting}
+            self._answered = {
+                id: answer for id, answer in self._answered.items() if id in self._requests or id in waiting
+            }
 
     def _take(self, blobs: DurableBlobs, id: str) -> None:
         try:

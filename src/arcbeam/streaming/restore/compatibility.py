@@ -168,8 +168,8 @@ def with_outputs(plan: Plan, head: Manifest) -> Manifest:
         own = tuple(ports[stage.id, index] for index in stage.sinks)
         outputs |= {port: known.get(port.output, first) for port in own}
         if was:
-            said = tuple(OutputWatermark(port.output, outputs[port]) for port in own)
-            fitting.append(StageWatermarks(stage.uid, was.upstream, was.input, said))
+            watermarks = tuple(OutputWatermark(port.output, outputs[port]) for port in own)
+            fitting.append(StageWatermarks(stage.uid, was.upstream, was.input, watermarks))
     # Without a writer, files are dropped: a later writer begins again, and its output would be there twice.
     sides = set(map(side_number, side_ports(plan)))
     return replace(

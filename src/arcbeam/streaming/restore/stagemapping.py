@@ -16,7 +16,7 @@ from arcbeam.streaming.status.snapshot import snapshot_of
 
 
 def _observers(progress: Progress) -> set[str]:
-    return {*progress.seen, *progress.recent, *progress.doubted}
+    return {*progress.seen, *progress.recent, *progress.unconfirmed}
 
 
 def _each(names: Mapping[str, str], known: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -85,7 +85,7 @@ def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str
         numbers={name(stage): number for stage, number in progress.numbers.items()},
         seen={name(observer): time for observer, time in progress.seen.items()},
         recent={name(observer): times for observer, times in progress.recent.items()},
-        doubted={name(observer): times for observer, times in progress.doubted.items()},
+        unconfirmed={name(observer): times for observer, times in progress.unconfirmed.items()},
     )
     return replace(
         head,

@@ -49,8 +49,8 @@ class Headline:
 
     Attributes:
         text: the sentence.
-        frees: what would unblock the job by itself; "" if nothing blocks it.
-        remedy: what a user can do; "" if nothing has to be done, or only `frees` helps.
+        released_when: what would unblock the job by itself; "" if nothing blocks it.
+        remedy: what a user can do; "" if nothing has to be done, or only `released_when` helps.
         since: since when; "" if unknown.
         at: a time, in microseconds since 1970; after the text comes how long ago it was. 0: none.
         level: "good", "warning" or "error".
@@ -59,7 +59,7 @@ class Headline:
     """
 
     text: str
-    frees: str = ""
+    released_when: str = ""
     since: str = ""
     level: str = "good"
     label: str = ""
@@ -86,7 +86,7 @@ class Headline:
         elif self.at:
             first = f"{first} {self.ago}"
         parts = [_sentence(first)]
-        parts += [_sentence(f"Released when: {self.frees}")] if self.frees else []
+        parts += [_sentence(f"Released when: {self.released_when}")] if self.released_when else []
         parts += [f"What to do: {self.remedy}"] if self.remedy else []
         return " ".join(parts)
 
@@ -98,7 +98,7 @@ class Headline:
             "text": self.text,
             "since": self.since or (shown(self.at) if self.at else ""),
             "stage": self.stage,
-            "released_when": self.frees,
+            "released_when": self.released_when,
             "remedy": self.remedy,
             "line": self.line,
         }
@@ -217,13 +217,13 @@ def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
         return Headline("The job is running. Its watermarks are ahead of the clock, and hold nothing that is due.")
     stage = cause.get("stage") or ""
     if since is None:
-        return Headline(cause["text"], cause["frees"], level=level, stage=stage)
+        return Headline(cause["text"], cause["released_when"], level=level, stage=stage)
     # The script of a TestStream moves the job's clock: how long ago by the real clock says nothing.
     at = 0 if record.get("scripted") else since["time"]
     # Its driver works on what is due: micro-batches may take minutes.
-    waits = not record.get("driver") or cause["frees"] != DUE_NOW
+    waits = not record.get("driver") or cause["released_when"] != DUE_NOW
     if is_failure or ((seconds := _seconds_since(record, since["time"])) >= _LONG_WAIT and waits):
-        return Headline(without_since(cause), cause["frees"], shown(since["time"]), level, at=at, stage=stage)
+        return Headline(without_since(cause), cause["released_when"], shown(since["time"]), level, at=at, stage=stage)
     text, label = "The job is running. The watermark that decides advanced", ""
     if cause.get("time", 0) <= MIN_TIMESTAMP:
         text, label = "The watermark that decides has not moved yet; the job started", "Starting"

@@ -41,15 +41,15 @@ def rate(elements: int, window: Duration | None, since: int) -> float | None:
     return round(elements * 1e6 / max(window, since), 3) if window else None
 
 
-def is_due(frees: str, due: int | None, clock: int) -> bool:
+def is_due(released_when: str, due: int | None, clock: int) -> bool:
     """Return whether the clock has released a hold: what has held the watermark runs in the next micro-batch.
 
     Args:
-        frees: what releases it. A restriction that is polled is also due by the clock, but waits for something else.
+        released_when: see there. A restriction that is polled is also due by the clock, but waits for something else.
         due: when it is due.
         clock: the time by the clock.
     """
-    return frees.startswith(CLOCK_REACHES) and due is not None and due <= clock
+    return released_when.startswith(CLOCK_REACHES) and due is not None and due <= clock
 
 
 def committed_at(time: Timestamp, committed: Timestamp | None, *, scripted: bool) -> Timestamp:

@@ -45,7 +45,7 @@ class Cause:
         due: when it will be released; None if unknown.
         by_clock: whether `due` is a processing time.
         text: the complete description, in a line.
-        frees: what would let the watermark advance.
+        released_when: what would let the watermark advance.
         stages: the stages that wait for it.
         decides: whether it holds any watermark downstream. It does not if all outputs of the stage have watermarks of
             their own, as after `WithWatermark`.
@@ -62,7 +62,7 @@ class Cause:
     due: Timestamp | None
     by_clock: bool
     text: str
-    frees: str
+    released_when: str
     stages: tuple[str, ...] = ()
     decides: bool = True
     about: str = ""
@@ -106,7 +106,7 @@ class Reasons:
                 cause,
                 stages=tuple(waiting),
                 decides=self._decides(cause, waiting),
-                frees=cause.frees + self._without(cause, waiting),
+                released_when=cause.released_when + self._without(cause, waiting),
             )
             for cause, waiting in self._causes.values()
         ]
@@ -180,23 +180,23 @@ class Reasons:
                 what = f"restrictions in shard {shard} of {link.stage!r} have no backlog, and their watermark advances"
                 return self._made("restriction", link, shard, what, "they are processed again, which is soon")
             case ShardHold(hold, shard):
-                kind, what, frees = self._held(link, hold, shard)
-                made = self._made(kind, link, shard, what, frees, _called(hold), hold.key, hold.release)
+                kind, what, released_when = self._held(link, hold, shard)
+                made = self._made(kind, link, shard, what, released_when, _called(hold), hold.key, hold.release)
                 return replace(made, about=hold.about)
             case Observed(observer, latest) if observer.shared is not None:
                 known = "nothing" if latest is None else shown_time(latest)
                 what = f"its watermark comes from '{observer.name}' and the other inputs of that: {known}"
-                frees = "one of these inputs passes that time, or all of them end"
-                return self._made("observer", link, None, what, frees, observer.name)
-            case Observed(observer, latest, doubted):
-                what, frees = self._observed(link, observer, latest, doubted)
-                return self._made("observer", link, None, what, frees, observer.name)
+                released_when = "one of these inputs passes that time, or all of them end"
+                return self._made("observer", link, None, what, released_when, observer.name)
+            case Observed(observer, latest, unconfirmed):
+                what, released_when = self._observed(link, observer, latest, unconfirmed)
+                return self._made("observer", link, None, what, released_when, observer.name)
             case Unreported(shard):
-                frees = "the first micro-batch of this driver, which runs at once"
-                return self._made("not reported", link, shard, f"shard {shard} has not reported yet", frees)
+                released_when = "the first micro-batch of this driver, which runs at once"
+                return self._made("not reported", link, shard, f"shard {shard} has not reported yet", released_when)
 
     def _observed(
-        self, link: Link, observer: Observer, latest: Timestamp | None, doubted: Sequence[Timestamp]
+        self, link: Link, observer: Observer, latest: Timestamp | None, unconfirmed: Sequence[Timestamp]
     ) -> tuple[str, str]:
         """Return what an observer has seen, and what it has to see."""
         known, delay = f"'{observer.name}'", _span(observer.delay)
@@ -205,7 +205,7 @@ class Reasons:
         some = came.read or came.made
         if latest is None:
             what = f"{known} has observed no element yet" if not some else f"{known} has accepted no event time yet"
-            frees = f"an element arrives, {end}"
+            released_when = f"an element arrives, {end}"
         else:
             what = (
                 f"{known} has observed {shown_time(latest)} as the latest event time, and subtracts a delay of {delay}"
@@ -214,7 +214,7 @@ class Reasons:
                 # For example, if the job was resumed with a longer delay.
                 what += "; the result is earlier than the present watermark, which never goes back"
             passes = max(latest, shifted(link.time, observer.delay))
-            frees = f"an element later than {shown_time(passes)} arrives, {end}"
+            released_when = f"an element later than {shown_time(passes)} arrives, {end}"
             if (ahead := latest - self._now) > _FAR:
                 what += (
                     f"; that is {_span(Duration(ahead))} later than the clock, so current elements are late: see "
@@ -225,25 +225,23 @@ class Reasons:
             what += f"; it uses the quantile {observer.quantile} of recent elements"
             if latest is None:
                 what += f", which requires {wanted} elements: {0 if recent is None else count_of(recent)} have arrived"
-                frees = f"{wanted} elements have arrived, {end}"
+                released_when = f"{wanted} elements have arrived, {end}"
             else:
-                frees = f"more than one of {wanted} elements is later than {shown_time(passes)}, {end}"
-        if doubted:
+                released_when = f"more than one of {wanted} elements is later than {shown_time(passes)}, {end}"
+        if unconfirmed:
             jump = _span(observer.max_jump or Duration(0))
-            what += f"; it has not accepted {len(doubted)} time(s): {_times(doubted)}"
+            what += f"; it has not accepted {len(unconfirmed)} time(s): {_times(unconfirmed)}"
             later = f"an element with a later event time arrives, at most {jump} later; " if latest is not None else ""
-            frees = f"{later}{observer.confirmed_by} others confirm one of these times; {end}"
+            released_when = f"{later}{observer.confirmed_by} others confirm one of these times; {end}"
         if observer.max_skew is not None:
             skew = _span(observer.max_skew)
-            what += (
-                f"; it rejects event times more than {skew} ahead of the clock (the counter notBelieved counts them)"
-            )
+            what += f"; it rejects event times more than {skew} ahead of the clock (counter rejectedEventTimes)"
             if latest is None and some:
-                frees = (
+                released_when = (
                     f"an element at most {skew} ahead of the clock arrives (are unit and time zone of the times "
                     f"right?), {end}"
                 )
-        return what, frees
+        return what, released_when
 
     def _made(
         self,
@@ -251,7 +249,7 @@ class Reasons:
         link: Link,
         shard: int | None,
         what: str,
-        frees: str,
+        released_when: str,
         name: str = "",
         key: str | None = None,
         release: Release | None = None,
@@ -268,7 +266,7 @@ class Reasons:
             release.at if release else None,
             bool(release and release.by_clock),
             f"{self._at(link)}: {what}",
-            frees,
+            released_when,
         )
 
     def _held(self, link: Link, hold: Hold, shard: int) -> tuple[str, str, str]:
@@ -288,11 +286,11 @@ class Reasons:
                     "one of its events advances the watermark",
                 )
             case HolderKind.BUFFERED | HolderKind.SORTED | HolderKind.ELEMENT:
-                frees = f"{self._input(link)} passes {shown_time(hold.time)}, and a micro-batch processes them"
+                released_when = f"{self._input(link)} passes {shown_time(hold.time)}, and a micro-batch processes them"
                 if passed(self._times.inputs[link.stage], hold.time):
-                    frees = "the next micro-batch processes them"
+                    released_when = "the next micro-batch processes them"
                 wait = "wait" if hold.kind is HolderKind.BUFFERED else "waits"
-                return "elements", f"{hold} {wait} {where}", frees
+                return "elements", f"{hold} {wait} {where}", released_when
             case HolderKind.BLOCKED:
                 return "side input", f"{hold} waits {where}", "the side input is ready"
             case HolderKind.UNPREPARED:
@@ -303,8 +301,10 @@ class Reasons:
                 )
             case HolderKind.STATE:
                 now = shown_time(self._times.inputs[link.stage])
-                frees = f"the window's pane fires, or its trigger finishes; the stage's input watermark is at {now}"
-                return "state", f"held by {hold} {where}", frees
+                released_when = (
+                    f"the window's pane fires, or its trigger finishes; the stage's input watermark is at {now}"
+                )
+                return "state", f"held by {hold} {where}", released_when
 
     def _input(self, link: Link) -> str:
         return f"the input watermark of {link.stage!r} (now {shown_time(self._times.inputs[link.stage])})"
@@ -330,16 +330,16 @@ class Reasons:
         if waits:
             assert due is not None
             what = f"{one} has deferred itself until {shown_time(due)}"
-            frees = f"{CLOCK_REACHES}{shown_time(due)}, when it is processed again"
-            return what + (", and reports no watermark" if silent else ""), frees
+            released_when = f"{CLOCK_REACHES}{shown_time(due)}, when it is processed again"
+            return what + (", and reports no watermark" if silent else ""), released_when
         if silent:
-            frees = (
+            released_when = (
                 "the restriction ends, or its DoFn reports a watermark: give it a watermark estimator, or apply "
                 "arcbeam.io.WithWatermark to its output"
             )
-            return f"{one} reports no watermark", frees
-        frees = "the restriction ends, or its watermark estimator reports a later time"
-        return f"{one} has not reported a later watermark", frees
+            return f"{one} reports no watermark", released_when
+        released_when = "the restriction ends, or its watermark estimator reports a later time"
+        return f"{one} has not reported a later watermark", released_when
 
     def _timer(self, link: Link, hold: Hold, named: str) -> tuple[str, str]:
         what, release = f"{named} holds the watermark at its output timestamp", hold.release

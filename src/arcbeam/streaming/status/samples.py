@@ -100,7 +100,7 @@ def sampled(blobs: DurableBlobs, stage: str, seconds: float = SECONDS) -> list[d
         answer = answered(blobs, request, min(seconds, KEPT_SECONDS))
         # A job that fails refuses, but the task that has failed has left the element.
         found = _merged(_read(blobs, request.id))
-        if not found and answer is not None and answer.said is AnswerKind.REFUSED:
+        if not found and answer is not None and answer.kind is AnswerKind.REFUSED:
             raise refusal(RequestKind.SAMPLE, job_in(blobs), answer.text, answer.remedy)
         if not found and answer is None:
             raise JobFailedError(

@@ -175,7 +175,7 @@ def with_driver(status: Status, note: DriverNote | None) -> Status:
     """Return a status with the driver's activity; what keeps the driver from progressing is a cause."""
     if note is None or not note.trouble:
         return replace(status, driver=note)
-    cause = Cause("driver", "", None, "", None, status.watermark, None, None, False, note.trouble, note.frees)
+    cause = Cause("driver", "", None, "", None, status.watermark, None, None, False, note.trouble, note.released_when)
     return replace(status, driver=note, causes=(cause, *status.causes))
 
 
@@ -199,7 +199,7 @@ def with_trouble(status: Status, trouble: Trouble | None) -> Status:
         due=None,
         by_clock=False,
         text=f"micro-batch {number}: {why}, since micro-batch {number} ({shown_time(trouble.time)})",
-        frees="a try of the micro-batch succeeds; the job fails after the last try",
+        released_when="a try of the micro-batch succeeds; the job fails after the last try",
         stages=tuple(stage.stage for stage in status.stages),
     )
     return replace(status, causes=(cause, *status.causes))
@@ -331,7 +331,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
     causes = reasons.causes()
     if manifest.mode is CommitMode.DRAINING:
         # It fires all timers and ends all restrictions: what would release them otherwise need not happen.
-        causes = tuple(replace(cause, frees="the drain has finished what is left") for cause in causes)
+        causes = tuple(replace(cause, released_when="the drain has finished what is left") for cause in causes)
     window = Duration(committed - snapshot.recent[0]) if snapshot.recent else None
     found = Status(
         manifest.micro_batch,
@@ -391,7 +391,9 @@ def at_moment(status: Status, now: int) -> Status:
 
 def _cause_at(cause: Cause, clock: int) -> Cause:
     """Return a cause that does not wait for a time in the past."""
-    return replace(cause, frees=moment.DUE_NOW) if moment.is_due(cause.frees, cause.due, clock) else cause
+    return (
+        replace(cause, released_when=moment.DUE_NOW) if moment.is_due(cause.released_when, cause.due, clock) else cause
+    )
 
 
 class StatusAt:

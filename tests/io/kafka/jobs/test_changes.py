@@ -177,9 +177,9 @@ def test_minute_without_broker_is_reported_once(tmp_path: Path, monkeypatch: pyt
             drained = CliRunner().invoke(main.main, ["drain", str(state)])
             assert drained.exit_code == 0, drained.output
             assert driver.process.wait(_SECONDS) == 0, driver.output
-        said = [line for line in driver.output.splitlines() if f"Kafka, {broker.address}" in line]
-        assert [("failed: " in line, "succeed again" in line) for line in said] == [(True, False), (False, True)]
-        assert 40 < int(said[1].split()[-2]) < 120
+        reported = [line for line in driver.output.splitlines() if f"Kafka, {broker.address}" in line]
+        assert [("failed: " in line, "succeed again" in line) for line in reported] == [(True, False), (False, True)]
+        assert 40 < int(reported[1].split()[-2]) < 120
         assert not list(tmp_path.glob("arcbeam-*/kafka-*"))
 
 

@@ -57,7 +57,7 @@ def test_change_of_leaders_is_retried_and_reported_once(
         drained = CliRunner().invoke(main.main, ["drain", str(state)])
         assert drained.exit_code == 0, drained.output
         assert driver.process.wait(_SECONDS) == 0, driver.output
-    said = [line for line in driver.output.splitlines() if f"Kafka, {servers}" in line]
+    reported = [line for line in driver.output.splitlines() if f"Kafka, {servers}" in line]
     # Each of the two changes is reported once. Perhaps the second one fails no request.
-    assert len(said) in (2, 4), said
-    assert ["failed: " in line for line in said] == [True, False] * (len(said) // 2), said
+    assert len(reported) in (2, 4), reported
+    assert ["failed: " in line for line in reported] == [True, False] * (len(reported) // 2), reported

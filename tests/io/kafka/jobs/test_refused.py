@@ -37,11 +37,11 @@ def stream(folder: Path, config: dict[str, Any], **credentials: Any) -> Any:
 def test_wrong_port_is_in_status_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     result = stream(tmp_path, {"bootstrap.servers": REFUSED})
-    wanted, began, said = f"{REFUSED}: Connect to ipv4#{REFUSED} failed: Connection refused", time.monotonic(), ""
-    while wanted not in said and time.monotonic() < began + 60:
+    wanted, began, reported = f"{REFUSED}: Connect to ipv4#{REFUSED} failed: Connection refused", time.monotonic(), ""
+    while wanted not in reported and time.monotonic() < began + 60:
         time.sleep(0.5)
-        said = CliRunner().invoke(main.main, ["status", str(tmp_path / "job")]).output
-    assert wanted in said, said
+        reported = CliRunner().invoke(main.main, ["status", str(tmp_path / "job")]).output
+    assert wanted in reported, reported
     page = client(FolderSource([FolderBlobs(tmp_path / "job", sync=False)]))
     (link,) = {each.split('"')[0] for each in page.get("/").text.split('href="/job/')[1:]}
     assert wanted in page.get(f"/job/{link}").text

@@ -141,13 +141,13 @@ def test_suspended_publisher_publishes_once(broker: Broker, tmp_path: Path, by_a
             # Until the broker has aborted it: transaction.timeout.ms is one second.
             time.sleep(2.5)
         os.kill(process.pid, signal.SIGCONT)
-        said, _ = process.communicate(timeout=60)
+        reported, _ = process.communicate(timeout=60)
     finally:
         process.kill()
     if by_another:
         # Fenced. That part 3 is published cannot be right for a publisher of part 2, so it fails.
-        assert (said, process.returncode != 0) == (b"", True)
+        assert (reported, process.returncode != 0) == (b"", True)
         assert seen(broker, topic) == [1, 2, 3]
     else:
-        assert said == b"published"
+        assert reported == b"published"
         assert seen(broker, topic) == [1, 2]

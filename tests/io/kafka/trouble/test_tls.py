@@ -16,7 +16,7 @@ from arcbeam.io.kafka.clients import Clients
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.fetching import cluster
 from arcbeam.io.kafka.fetching.cluster import LibrdkafkaCluster
-from arcbeam.io.kafka.trouble import AddressError, said, unreachable
+from arcbeam.io.kafka.trouble import AddressError, error_text, unreachable
 from tests.jobs.test_server import self_signed
 from tools.kafka.broker import Broker
 
@@ -90,9 +90,9 @@ def test_connection_that_ends_in_a_handshake_is_one_trouble() -> None:
     ended = "Disconnected: SSL connection closed by peer"
     whole = f"SSL handshake failed: {ended}: connecting to a PLAINTEXT broker listener?"
     state = " (after 3ms in state SSL_HANDSHAKE)"
-    assert said(f"ssl://b:1/bootstrap: {whole}{state}") == f"ssl://b:1: {whole}"
-    assert said(f"ssl://b:1/bootstrap: {ended}{state}") == f"ssl://b:1: {whole}"
-    assert said("b:1/2: Disconnected (after 7ms in state UP)") == "b:1/2: Disconnected"
+    assert error_text(f"ssl://b:1/bootstrap: {whole}{state}") == f"ssl://b:1: {whole}"
+    assert error_text(f"ssl://b:1/bootstrap: {ended}{state}") == f"ssl://b:1: {whole}"
+    assert error_text("b:1/2: Disconnected (after 7ms in state UP)") == "b:1/2: Disconnected"
 
 
 def test_mechanism_that_brokers_do_not_have(broker: Broker) -> None:

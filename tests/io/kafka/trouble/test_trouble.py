@@ -9,7 +9,7 @@ import pytest
 
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.fetching import cluster
-from arcbeam.io.kafka.trouble import AddressError, Trouble, said, trouble_of
+from arcbeam.io.kafka.trouble import AddressError, Trouble, error_text, trouble_of
 from arcbeam.model.attempts import Attempt, here
 
 pytestmark = pytest.mark.contract("KAFKA-01")
@@ -119,7 +119,7 @@ def test_client_listens_until_a_broker_is_named() -> None:
             one.hear(answer)
 
     one.listen(poll)
-    assert (answers, one.reason("x")) == ([None], said(REFUSED))
+    assert (answers, one.reason("x")) == ([None], error_text(REFUSED))
 
 
 def test_slow_brokers_have_time_now_and_then() -> None:
@@ -137,7 +137,7 @@ def test_reasons_name_brokers() -> None:
     (one,) = Host(1).of
     for text in (REFUSED, "2/2 brokers are down", "b:1/2: Disconnected (after 7ms in state UP, 1 identical error(s))"):
         one.hear(text)
-    assert one.reason("x") == f"{said(REFUSED)}; b:1/2: Disconnected"
+    assert one.reason("x") == f"{error_text(REFUSED)}; b:1/2: Disconnected"
     assert Host(1).of[0].reason("Local: Timed out") == "Local: Timed out"
 
 

@@ -105,14 +105,14 @@ class Job:
     def sums(self) -> set[int]:
         return {int(file.name) for file in self.out.iterdir()}
 
-    def said(self) -> str:
+    def reported(self) -> str:
         return self._log.read_text(errors="replace")
 
     def wait_for(self, over: Callable[[], bool]) -> None:
         until = time.monotonic() + _PATIENCE
         while not over():
-            assert time.monotonic() < until, self.said()[-4000:]
-            assert self.process.poll() is None, self.said()[-4000:]
+            assert time.monotonic() < until, self.reported()[-4000:]
+            assert self.process.poll() is None, self.reported()[-4000:]
             time.sleep(0.05)
 
 
@@ -121,12 +121,12 @@ def test_job_continues_on_restarted_server(tmp_path: Path, server: ConnectServer
     try:
         job.wait_for(lambda: job.sums() == {10, 35})
         server.kill()
-        job.wait_for(lambda: re.search(r"Connect server at \S+ does not answer", job.said()) is not None)
+        job.wait_for(lambda: re.search(r"Connect server at \S+ does not answer", job.reported()) is not None)
         server.start()
         job.feed(20)
         job.wait_for(lambda: job.sums() >= {10, 35, 60, 85})
         job.feed(22, end=True)
-        assert job.process.wait(_PATIENCE) == 0, job.said()[-4000:]
+        assert job.process.wait(_PATIENCE) == 0, job.reported()[-4000:]
         assert job.sums() == {10, 35, 60, 85, 41, NEXT}
     finally:
         job.process.kill()
@@ -139,7 +139,7 @@ def test_job_fails_within_minutes_with_remedy(tmp_path: Path, server: ConnectSer
         server.kill()
         job.ends()
         assert job.process.wait(_PATIENCE) == 1
-        (line,) = re.findall(r"ServerLostError: (.*\n.*)", job.said())[-1:]
+        (line,) = re.findall(r"ServerLostError: (.*\n.*)", job.reported())[-1:]
         check_message("connect-server-lost", line, why=re.compile(r"\(.*\)"), url=server.url[5:], folder=tmp_path)
     finally:
         job.process.kill()
@@ -150,11 +150,11 @@ def test_next_pipeline_opens_a_new_session(tmp_path: Path, server: ConnectServer
     try:
         job.wait_for(lambda: job.sums() == {10, 35})
         server.kill()
-        job.wait_for(lambda: "ServerLostError:" in job.said())
+        job.wait_for(lambda: "ServerLostError:" in job.reported())
         server.start()
         job.feed(22, end=True)
         job.continues()
-        assert job.process.wait(_PATIENCE) == 0, job.said()[-4000:]
+        assert job.process.wait(_PATIENCE) == 0, job.reported()[-4000:]
         assert job.sums() == {10, 35, 60, 85, 41, NEXT}
     finally:
         job.process.kill()

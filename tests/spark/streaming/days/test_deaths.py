@@ -55,7 +55,7 @@ def test_repeated_attempt_is_reported(tmp_path: Path, caplog: pytest.LogCaptureF
     _ = p | beam.Create([1, 2], reshuffle=False) | "Culprit" >> beam.Map(dies_once, tmp_path / "died")
     with caplog.at_level(logging.WARNING, "arcbeam.streaming"):
         p.run().wait_until_finish()
-    said = "\n".join(caplog.messages)
+    reported = "\n".join(caplog.messages)
     attempt = r"attempt 1 of task \d failed \(micro-batch 1, level \d\); Spark ran it again: on host \S+: a Python"
-    assert re.search(attempt, said)
-    assert "a Python worker died: exit code 7, in transform 'Culprit'" in said
+    assert re.search(attempt, reported)
+    assert "a Python worker died: exit code 7, in transform 'Culprit'" in reported

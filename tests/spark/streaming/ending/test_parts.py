@@ -85,9 +85,9 @@ def test_open_parts_survive_suspension_and_windows_complete(
 ) -> None:
     place: Place = request.getfixturevalue(kind)
     source, state = tmp_path / "source", tmp_path / "state"
-    said = {"roll": Roll(elements=20), "success": "_SUCCESS", "destination": lambda line: f"d{int(line) % 2}"}
+    reported = {"roll": Roll(elements=20), "success": "_SUCCESS", "destination": lambda line: f"d{int(line) % 2}"}
     feed(source, 95)
-    first = submit(source, state, place, window.FixedWindows(50), **said)
+    first = submit(source, state, place, window.FixedWindows(50), **reported)
     # A closed window is complete; of the other one, with 45 lines, only full parts exist.
     wait(first, lambda: len(place.lines()) == 50 + 20 + 20)
     first.suspend()
@@ -96,7 +96,7 @@ def test_open_parts_survive_suspension_and_windows_complete(
     assert place.staged() == 0
 
     feed(source, 120, end=True)
-    assert submit(source, state, place, window.FixedWindows(50), shards, **said).wait_until_finish() == "DONE"
+    assert submit(source, state, place, window.FixedWindows(50), shards, **reported).wait_until_finish() == "DONE"
     assert place.lines() == [str(n) for n in range(120)]
     assert place.staged() == 0
     assert all(place.files()[name] == data for name, data in seen.items()), "published files must not change"

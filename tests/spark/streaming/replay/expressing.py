@@ -42,7 +42,7 @@ def expressed(pipeline: Pipeline) -> Expressed:
     left_out: Counter[str] = Counter()
     scale = 1 if _is_long(pipeline) else MILLISECOND
     stages = tuple(
-        replace(stage, kind=_shorter(_scaled(_said(stage.kind, left_out), scale))) for stage in pipeline.stages
+        replace(stage, kind=_shorter(_scaled(_reported(stage.kind, left_out), scale))) for stage in pipeline.stages
     )
     return Expressed(Pipeline(stages, pipeline.shards), left_out)
 
@@ -54,7 +54,7 @@ def _is_long(pipeline: Pipeline) -> bool:
     return any(max(of) - min(of) > _LONG for of in times)
 
 
-def _said(kind: Kind, left_out: Counter[str]) -> Kind:
+def _reported(kind: Kind, left_out: Counter[str]) -> Kind:
     match kind:
         case Buffer():
             left_out["a buffer until the job prepares to shut down"] += 1

@@ -38,11 +38,11 @@ def test_partners_join_immediately_and_others_at_watermark(how: Any) -> None:
     with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--shards=2"])) as p:
         both = p | script
         joined = (both["left"], both["right"]) | JoinWithin(after=10, how=how)
-        said = joined | beam.Map(lambda pair, time=beam.DoFn.TimestampParam: (*pair[1], int(time)))
+        reported = joined | beam.Map(lambda pair, time=beam.DoFn.TimestampParam: (*pair[1], int(time)))
         pairs = [
             ("seen at 1", "clicked at 9", 9),
             ("seen at 5", "clicked at 9", 9),
             ("seen at 5", "clicked at 14", 14),
         ]
         alone = [("seen at 30", None, 40)] if how == "left" else []
-        assert_that(said, equal_to(pairs + alone))
+        assert_that(reported, equal_to(pairs + alone))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 At = window.TimestampedValue
 
 
-def said(late: LateElement) -> tuple[Any, ...]:
+def reported(late: LateElement) -> tuple[Any, ...]:
     return late.key, late.value, int(late.timestamp), int(late.window.start), int(late.watermark), late.reason
 
 
@@ -48,7 +48,7 @@ def test_late_elements_are_a_groupable_collection(fusion: tuple[str, ...]) -> No
             ("b", 16, 4, 0, 16, "expired"),
             ("a", 64, 5, 0, 24, "expired"),
         ]
-        assert_that(late | "said" >> beam.Map(said), equal_to(expected), label="late")
+        assert_that(late | "said" >> beam.Map(reported), equal_to(expected), label="late")
 
         # Grouped by the time of the drop, nothing is lost.
         at_drop = late | beam.Map(lambda e: At(e.value, e.watermark)) | beam.WindowInto(window.FixedWindows(10))
@@ -64,4 +64,4 @@ def test_late_elements_are_a_groupable_collection(fusion: tuple[str, ...]) -> No
         firsts, rest = once | "Firsts" >> WithLate(beam.GroupByKey())
         assert_that(firsts | beam.MapTuple(lambda k, v: (k, *v)), equal_to([("a", 1), ("b", 2), ("b", 16), ("a", 32)]))
         closed = [("a", 4, 2, 0, 12, "closed"), ("a", 8, 3, 0, 16, "closed"), ("a", 64, 5, 0, 24, "closed")]
-        assert_that(rest | "rest" >> beam.Map(said), equal_to(closed), label="rest")
+        assert_that(rest | "rest" >> beam.Map(reported), equal_to(closed), label="rest")

@@ -189,7 +189,7 @@ def test_idle_partition_is_skipped_until_it_reports(
 
 @pytest.mark.contract("WM-02", "WM-04")
 def test_idle_collection_holds_others_for_limited_time() -> None:
-    def said(p: beam.Pipeline) -> tuple[Any, Any]:
+    def reported(p: beam.Pipeline) -> tuple[Any, Any]:
         stream = test_stream.TestStream().add_elements([{"at": 5}], tag="fast").add_elements([{"at": 3}], tag="slow")
         # 7 arrives when the slow one is idle, which then counts again: so 36 is in time.
         stream = stream.add_elements([{"at": 30}], tag="fast").advance_processing_time(100)
@@ -202,7 +202,7 @@ def test_idle_collection_holds_others_for_limited_time() -> None:
 
     p = pipeline()
     assert_that(
-        tens(said(p) | WithWatermarkPolicy("min", idle_after=60) | beam.Flatten()),
+        tens(reported(p) | WithWatermarkPolicy("min", idle_after=60) | beam.Flatten()),
         equal_to([(10, [3, 5]), (40, [30, 32, 36]), (60, [55])]),
     )
     result = p.run()

@@ -75,7 +75,7 @@ def test_lateness_uses_watermark_before_micro_batch() -> None:
 
 @pytest.mark.contract("WM-02")
 def test_sources_watermark_counts_by_policy() -> None:
-    def said() -> Any:
+    def reported() -> Any:
         return (
             test_stream.TestStream()
             .advance_watermark_to(0)
@@ -89,11 +89,11 @@ def test_sources_watermark_counts_by_policy() -> None:
 
     # The source still promises nothing after 5: 9 is in time. After 40, which was not seen, 32 is still in time.
     p = pipeline()
-    assert_that(tens(p | said() | WithWatermark("at", 0)), equal_to([(10, [1, 9]), (40, [31, 32])]))
+    assert_that(tens(p | reported() | WithWatermark("at", 0)), equal_to([(10, [1, 9]), (40, [31, 32])]))
     p.run().wait_until_finish()
     # First the observed watermark is further than the source's, then the source's is further.
     p = pipeline()
-    assert_that(tens(p | said() | WithWatermark("at", 0, policy="max")), equal_to([(10, [1]), (40, [31])]))
+    assert_that(tens(p | reported() | WithWatermark("at", 0, policy="max")), equal_to([(10, [1]), (40, [31])]))
     result = p.run()
     result.wait_until_finish()
     assert counts(result, "committed") == {("Sum", "droppedDueToLateness"): 2}
@@ -135,7 +135,7 @@ def test_time_far_ahead_of_clock_does_not_move_watermark() -> None:
     result = p.run()
     result.wait_until_finish()
     assert counts(result, "committed") == {("Sum", "droppedDueToLateness"): 1}
-    found = result.metrics().query(beam.metrics.MetricsFilter().with_name("notBelieved"))["counters"]
+    found = result.metrics().query(beam.metrics.MetricsFilter().with_name("rejectedEventTimes"))["counters"]
     assert [counter.committed for counter in found] == [1]
 
 
@@ -176,7 +176,7 @@ def test_resumed_job_keeps_and_confirms_outliers(tmp_path: Path) -> None:
     first.suspend()
     before = times_of(head())
     assert before.seen == {"WithWatermark(at)": 70_000_000}
-    assert before.doubted == {"WithWatermark(at)": (5_000_000_000, 5_010_000_000)}
+    assert before.unconfirmed == {"WithWatermark(at)": (5_000_000_000, 5_010_000_000)}
     # One more is enough, with the earlier ones.
     feed(source, 11)
     second = run()
@@ -186,7 +186,7 @@ def test_resumed_job_keeps_and_confirms_outliers(tmp_path: Path) -> None:
     after = times_of(head())
     after.check_after(before)
     assert after.seen == {"WithWatermark(at)": 5_020_000_000}
-    assert after.doubted == {}
+    assert after.unconfirmed == {}
     feed(source, 12, end=True)
     third = run()
     assert third.wait_until_finish() == "DONE"
@@ -241,7 +241,7 @@ def test_resumed_job_keeps_watermark_with_other_slots(tmp_path: Path) -> None:
 
 @pytest.mark.contract("WM-04")
 def test_idle_source_holds_watermark_for_limited_time() -> None:
-    def said(p: beam.Pipeline) -> Any:
+    def reported(p: beam.Pipeline) -> Any:
         return p | (
             test_stream.TestStream()
             .advance_watermark_to(1)
@@ -252,10 +252,10 @@ def test_idle_source_holds_watermark_for_limited_time() -> None:
         )
 
     p = pipeline()
-    assert_that(tens(said(p) | WithWatermark("at", 0)), equal_to([(10, [5, 7]), (40, [30, 31])]))
+    assert_that(tens(reported(p) | WithWatermark("at", 0)), equal_to([(10, [5, 7]), (40, [30, 31])]))
     p.run().wait_until_finish()
     p = pipeline()
-    assert_that(tens(said(p) | WithWatermark("at", 0, idle_after=60)), equal_to([(10, [5]), (40, [30, 31])]))
+    assert_that(tens(reported(p) | WithWatermark("at", 0, idle_after=60)), equal_to([(10, [5]), (40, [30, 31])]))
     p.run().wait_until_finish()
 
 

@@ -28,7 +28,7 @@ from arcbeam.io.kafka.fetching.protocols import (
     recreated,
 )
 from arcbeam.io.kafka.partitions import Partition
-from arcbeam.io.kafka.trouble import said
+from arcbeam.io.kafka.trouble import error_text
 from arcbeam.sizes import threshold
 
 _LOG = logging.getLogger("arcbeam.kafka")
@@ -282,7 +282,7 @@ class SharedConsumer(Readers):
 
         of, error = self._of.get((message.topic(), message.partition())), message.error()
         if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            raise PermissionError(f"Kafka, group {self._account.group}: {said(error)}")
+            raise PermissionError(f"Kafka, group {self._account.group}: {error_text(error)}")
         if of is None or not of.fetched:
             return
         if error is None:
@@ -299,7 +299,7 @@ class SharedConsumer(Readers):
                 of.gone = True
                 self._unassign(of)
             case KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                of.refused = said(error)
+                of.refused = error_text(error)
             case _:
                 self._trouble.failed(f"reading {of.partition!r}", error, time.time())
 
@@ -434,7 +434,7 @@ class SharedConsumer(Readers):
     def _committed(self, error: Any, offsets: Any) -> None:
         # The next commit has a later offset. This one is for monitors only.
         if error is not None:
-            _LOG.info("Kafka: offsets of group %s: %s", self._account.group, said(error))
+            _LOG.info("Kafka: offsets of group %s: %s", self._account.group, error_text(error))
 
 
 class LibrdkafkaReader(PartitionReader):

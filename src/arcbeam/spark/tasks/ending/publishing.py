@@ -185,7 +185,7 @@ class PublishTask:
             open_stages.close_job(publishing(publishers.job))
             described = usererrors.described(e, call.publisher)
             raise e if described is None else failure.record(self.location, run, described) from None
-        found = dict.fromkeys(texts.said(str, each.message) for each in caught)
+        found = dict.fromkeys(texts.safe_text(str, each.message) for each in caught)
         return [f"{call.publisher}: {text}" for text in list(found)[:MOST_WARNINGS]]
 
     @staticmethod
@@ -194,8 +194,8 @@ class PublishTask:
             publisher.sweep(sweep.job, sweep.micro_batch)
         except Exception as e:
             # What is left does no harm, and the next sweep tries again.
-            _LOG.warning("%s", texts.said(lambda e: "".join(traceback.format_exception(e)), e))
-            return [f"{publisher.name}: could not remove all leftover files: {texts.said(repr, e)}"]
+            _LOG.warning("%s", texts.safe_text(lambda e: "".join(traceback.format_exception(e)), e))
+            return [f"{publisher.name}: could not remove all leftover files: {texts.safe_text(repr, e)}"]
         return []
 
 

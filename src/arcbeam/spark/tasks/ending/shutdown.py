@@ -147,7 +147,7 @@ class ShuttingDown:
             return [f"{of} did not end{', and was abandoned' if given_up else f' within {self._seconds:g} s'}"]
         except Exception as e:
             _LOG.debug("could not call %s", of, exc_info=True)
-            (why, *_) = texts.said(str, e).strip().splitlines() or [""]
+            (why, *_) = texts.safe_text(str, e).strip().splitlines() or [""]
             return [f"could not call {of}: {type(e).__name__}: {why}"]
 
     def _call(self, of: Graceful) -> list[str]:

@@ -35,8 +35,8 @@ def described(account: Account, step: str, stage: str) -> WorkerLostError:
     running = " or ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
     where = " in ".join(filter(None, (running, f"stage '{stage}'" if stage else "")))
     first = f"{account.why}, while it ran {where}" if where else account.why
-    said = (each.replace("\n", "\n  ") for each in account.said)
-    message = texts.fit("\n  ".join((first, *said)))
+    lines = (each.replace("\n", "\n  ") for each in account.last_lines)
+    message = texts.fit("\n  ".join((first, *lines)))
     known = names[0] if len(names) == 1 else ""
     return WorkerLostError(message, _remedy(account.how), died=True, step=known, how=account.how)
 
