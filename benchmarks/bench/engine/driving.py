@@ -23,7 +23,7 @@ from arcbeam.harness.streaming.counters import Counters
 from arcbeam.model.files import FileKind, Owned, Shard, ShardFile, TaskFiles
 from arcbeam.model.rows import BundleReport, Passed
 from arcbeam.model.timestamps import Duration, Timestamp, shifted
-from arcbeam.spark.streaming.leveltask import LevelInput, LevelReport
+from arcbeam.spark.streaming.leveldata import LevelInput, LevelReport
 from arcbeam.spark.tasks.jobproperties import encoded
 from arcbeam.store.blobs.durable import BlobInfo, DurableBlobs
 from arcbeam.store.blobs.objects import ObjectBlobs

@@ -34,7 +34,8 @@ from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.options import ArcbeamOptions
 from arcbeam.spark.streaming import streamingjob
 from arcbeam.spark.streaming.cluster import may_go_better
-from arcbeam.spark.streaming.leveltask import LevelInput, LevelReport, LevelTask
+from arcbeam.spark.streaming.leveldata import LevelInput, LevelReport
+from arcbeam.spark.streaming.leveltask import LevelTask
 from arcbeam.spark.streaming.rows import ORDER, SCHEMA, reports_in
 from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.spark.tasks.openstages import open_stages

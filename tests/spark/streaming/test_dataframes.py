@@ -15,7 +15,9 @@ from arcbeam.model.files import FileKind, Shard, ShardFile
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming import dataframes
 from arcbeam.spark.streaming.dataframes import MicroBatchFrames
-from arcbeam.spark.streaming.leveltask import LevelInput, LevelTask, StreamingJob, property_of
+from arcbeam.spark.streaming.leveldata import LevelInput, property_of
+from arcbeam.spark.streaming.leveltask import LevelTask
+from arcbeam.spark.streaming.workerjob import StreamingJob
 from arcbeam.spark.tasks.jobproperties import encoded
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.streaming.assignment import TaskAssignment

@@ -15,7 +15,9 @@ from arcbeam.model.plan import Stage
 from arcbeam.model.rows import Row
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming import leveltask
-from arcbeam.spark.streaming.leveltask import LevelInput, LevelTask, StreamingJob, error_stage
+from arcbeam.spark.streaming.leveldata import LevelInput, error_stage
+from arcbeam.spark.streaming.leveltask import LevelTask
+from arcbeam.spark.streaming.workerjob import StreamingJob, give
 from arcbeam.spark.tasks import failure
 from arcbeam.spark.tasks.openstages import open_stages
 from arcbeam.spark.tasks.task import StageTask, arrow
@@ -82,7 +84,7 @@ def test_retry_of_level_closes_all_stages(
 
     monkeypatch.setattr(leveltask, "TaskContext", Second)
     store = str(tmp_path / "store")
-    leveltask.give(StreamingJob("job", at(), Settings(), location, store, Versions.here()))
+    give(StreamingJob("job", at(), Settings(), location, store, Versions.here()))
     order = TaskAssignment(plan(1, 1), 1, store, (), ())
     failure.record(location, error_stage(order.plan), BUG)
     with pytest.raises(failure.TaskFailedError, match="a bug"):

@@ -21,8 +21,10 @@ from arcbeam.io import attempt
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming import leveltask
-from arcbeam.spark.streaming.leveltask import LevelInput, LevelTask, StreamingJob
+from arcbeam.spark.streaming.leveldata import LevelInput
+from arcbeam.spark.streaming.leveltask import LevelTask
 from arcbeam.spark.streaming.pace import machine_settings
+from arcbeam.spark.streaming.workerjob import StreamingJob, give
 from arcbeam.spark.tasks import task as tasks
 from arcbeam.spark.tasks.crashlog import recorder
 from arcbeam.spark.tasks.openstages import open_stages
@@ -98,7 +100,7 @@ def first_micro_batch(folder: Path, settings: Settings) -> tuple[JobLocation, Ta
     location, store = JobLocation(str(folder / "job")), str(folder / "store")
     taken = restore(plan, open_blobs(store), RestoreOptions(), shards=1, now=Timestamp(0), driver="driver")
     physical = placed(plan, taken.numbers, taken.shards, 1)
-    leveltask.give(StreamingJob("job", physical, settings, location, store, Versions.here()))
+    give(StreamingJob("job", physical, settings, location, store, Versions.here()))
     head, machine = taken.log.head, JobMachine(physical.layout, machine_settings(settings))
     commands = machine.handle(started(head, physical.layout, Timestamp(0)))
     (run,) = (command for command in commands if isinstance(command, RunMicroBatch))

@@ -48,8 +48,10 @@ from arcbeam.spark.session import driver, remote
 from arcbeam.spark.session.sessions import replaced
 from arcbeam.spark.streaming.dataframes import MicroBatchFrames
 from arcbeam.spark.streaming.driverpublishing import CLOSE_SECONDS, DriverPublishing
-from arcbeam.spark.streaming.leveltask import LevelReport, OpenGraceful, StreamingJob, error_stage
+from arcbeam.spark.streaming.leveldata import LevelReport, error_stage
 from arcbeam.spark.streaming.rows import reports_in
+from arcbeam.spark.streaming.stageopening import OpenGraceful
+from arcbeam.spark.streaming.workerjob import StreamingJob
 from arcbeam.spark.tasks import lostattempts
 from arcbeam.spark.tasks.collecting import collected, described
 from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep

@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from arcbeam.spark.session.remote import is_connect
-from arcbeam.spark.streaming.leveltask import LevelInput, LevelTask, StreamingJob, property_of
+from arcbeam.spark.streaming.leveldata import LevelInput, property_of
+from arcbeam.spark.streaming.leveltask import LevelTask
 from arcbeam.spark.streaming.rows import ORDER, SCHEMA
+from arcbeam.spark.streaming.workerjob import StreamingJob
 from arcbeam.spark.tasks.failure import Guarded
 from arcbeam.spark.tasks.jobproperties import LONGEST_PROPERTY, encoded
 from arcbeam.streaming.assignment import SampleOrder, TaskAssignment

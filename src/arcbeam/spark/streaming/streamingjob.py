@@ -44,8 +44,8 @@ from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.spark.session.sessions import default_parallelism
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.cluster import SparkCluster
-from arcbeam.spark.streaming.leveltask import StreamingJob, give
 from arcbeam.spark.streaming.pace import machine_settings
+from arcbeam.spark.streaming.workerjob import StreamingJob, give
 from arcbeam.spark.tasks.lostattempts import LeftLines
 from arcbeam.store.blobs.backends import check_owner, open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs

@@ -11,7 +11,7 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.session.versions import Versions
-from arcbeam.spark.streaming.leveltask import StreamingJob, _WorkerJob
+from arcbeam.spark.streaming.workerjob import StreamingJob, WorkerJob
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.manifest.names import Written
 from arcbeam.streaming.task.sidefiles import SideFileWriter
@@ -22,13 +22,13 @@ LEVEL, CHANNEL = 2, 3
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> _WorkerJob:
+def here(tmp_path: Path) -> WorkerJob:
     (tmp_path / "store").mkdir()
     location = JobLocation(str(tmp_path / "temp"))
-    return _WorkerJob(StreamingJob("job", at(), Settings(), location, str(tmp_path / "store"), Versions.here()))
+    return WorkerJob(StreamingJob("job", at(), Settings(), location, str(tmp_path / "store"), Versions.here()))
 
 
-def put(here: _WorkerJob, folder: Path, micro_batch: int, content: bytes) -> SideFile:
+def put(here: WorkerJob, folder: Path, micro_batch: int, content: bytes) -> SideFile:
     (number,) = here.job.physical.side_parts[CHANNEL]
     writer = SideFileWriter(folder, number, Port("the s2", "rates"))
     writer.append(b"w", content)
@@ -37,7 +37,7 @@ def put(here: _WorkerJob, folder: Path, micro_batch: int, content: bytes) -> Sid
     return here.files.side(Written(number, 0, micro_batch, 1, "attempt", "side"), data)
 
 
-def test_changed_side_input_is_read_again(here: _WorkerJob, tmp_path: Path) -> None:
+def test_changed_side_input_is_read_again(here: WorkerJob, tmp_path: Path) -> None:
     old, other, new = (put(here, tmp_path, micro_batch, b"%d" % micro_batch) for micro_batch in (1, 2, 3))
     assert old.size == new.size
     first = here.sides(LEVEL, (old, other))
