@@ -23,6 +23,8 @@ def main(arguments: Sequence[str]) -> int:
     given, chosen = _split(list(arguments))
     with tempfile.TemporaryFile("w+") as output:
         own = ["-q", "-o", "cache_dir=.pytest_cache/others", "-n", str(_cores()), "--dist", "loadfile"]
+        # Otherwise files with few tests come last, which are the longest: at the end, processes would wait for one.
+        own.append("--no-loadscope-reorder")
         others = _started("not spark", chosen, [*own, *given], output, last=True)
         try:
             codes = [_started("spark", chosen, given).wait()]

@@ -168,6 +168,9 @@ IN_ONE_BUNDLE = {
     "StatefulDoFnOnDirectRunnerTest.test_index_assignment",
 }
 
+LONG = {f"{_FN}.test_pardo_et_timer_with_no_reset", f"{_FN}.test_pardo_et_timer_with_no_reset_and_no_clear"}
+"""They read the clock for 14 seconds each, as does `test_pardo_et_timer_with_no_firing`: in `make test-all` only."""
+
 NOT_RUN = {
     "GroupByEncryptedKeyTest.test_gbek_gcp_secret_manager_roundtrips": _GOOGLE,
     "GroupByEncryptedKeyTest.test_gbk_with_gbek_option_fake_secret_manager_roundtrips": _GOOGLE,

@@ -126,7 +126,8 @@ class Conformance(unittest.TestCase):
         if gap is None and cls.variant.options.get("no_fusion"):
             gap = cls._reviewed(reviewed.GAPS_WITHOUT_FUSION, name)
         if gap is None:
-            return _proven(method)
+            bound = _proven(method)
+            return pytest.mark.long(bound) if f"{cls.suite.__name__}.{name}" in reviewed.LONG else bound
         found = cls._reviewed(reviewed.FOUND, name)
         assert found is not None, f"{cls.__name__}.{name}: `reviewed` does not say how it fails"
         return pytest.mark.xfail(reason=gap, raises=KnownGapError)(_proven(method, found))

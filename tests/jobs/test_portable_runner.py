@@ -72,10 +72,10 @@ def test_submitted_job_has_metrics(submit: Callable[..., Any], fake: Fake) -> No
 def test_job_may_take_longer_than_the_limit_of_calls(submit: Callable[..., Any], fake: Fake) -> None:
     def behave(submission: Submission, events: JobEvents) -> None:
         events.running()
-        time.sleep(2.5)
+        time.sleep(1.5)
 
     fake.behave = behave
-    assert submit("--job_server_timeout=2").wait_until_finish() == "DONE"
+    assert submit("--job_server_timeout=1").wait_until_finish() == "DONE"
 
 
 def test_dependencies_are_staged(submit: Callable[..., Any], fake: Fake, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Play 200 whole systems from seeds, with faults of every kind.
+"""Play 100 whole systems from seeds, with faults of every kind.
 
 To play a failing seed again, run `python -m simulator --seed N`. It also searches for the shortest story.
 """
@@ -14,7 +14,8 @@ from simulator.__main__ import main
 from simulator.judging.requests import REFUSED, WHILE_COMMITTING
 from simulator.shrinking import played
 
-SEEDS = range(200)
+SEEDS = (*range(100), 134)
+"""The last is the first that resumes from an earlier savepoint. `make fresh` tries 300 others."""
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from tests.harness.transforms.recipes import Counting, LateCounting, Looking, ch
 
 @pytest.mark.contract("PLAN-05")
 @settings(
-    max_examples=80,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

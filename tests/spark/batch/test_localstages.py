@@ -118,7 +118,7 @@ class _Slow(beam.DoFn):
 @pytest.mark.parametrize("seconds", [0.15, 1.3])
 @pytest.mark.parametrize("kind", ["created", "reshuffled", "keyed", "stateful"])
 def test_few_slow_elements_use_all_slots(kind: str, seconds: float, tmp_path: Path, spark: Any) -> None:
-    number = 16 if seconds < 1 else 6
+    number = 16 if seconds < 1 else 4
     with _pipeline("--shards=8") as p:
         elements = p | beam.Create(range(number))
         if kind == "reshuffled":

@@ -102,7 +102,7 @@ def test_cancellation_and_error_call_none(tmp_path: Path) -> None:
 @pytest.mark.contract("END-05")
 def test_failed_shutdown_is_named_and_job_is_done(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     calls = tmp_path / "calls"
-    with caplog.at_level(logging.WARNING, "arcbeam.streaming"), pipeline("--shutdown_seconds=8") as p:
+    with caplog.at_level(logging.WARNING, "arcbeam.streaming"), pipeline("--shutdown_seconds=5") as p:
         raises = p | beam.Create([1]) | "Raises" >> beam.ParDo(Tells("raises", calls, fails=True))
         hangs = raises | beam.Reshuffle() | "Hangs" >> beam.ParDo(Tells("hangs", calls, hangs=120.0))
         _ = hangs | "Again" >> beam.Reshuffle() | "Last" >> beam.ParDo(Tells("last", calls))
