@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple
 import pyspark
 
 from tests.chaos.test_kills import below, kill_all
+from tests.waiting import until
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _SPARK: Final = Path(pyspark.__file__).parent
@@ -112,11 +112,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _reported(log: Path, what: str) -> str:
-    until = time.monotonic() + _SECONDS
-    while not (found := re.search(what, log.read_text(errors="replace"))):
-        assert time.monotonic() < until, log.read_text(errors="replace")[-2000:]
-        time.sleep(0.05)
-    return found[1]
+    def text() -> str:
+        return log.read_text(errors="replace")
+
+    return until(lambda: re.search(what, text()), lambda: text()[-2000:], seconds=_SECONDS)[1]
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import pytest
 from tests.chaos.copies import met, wrong_bounded
 from tests.chaos.pipeline import wrong
 from tests.chaos.test_kills import kill_all
+from tests.waiting import until
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SPARK = Path(pyspark.__file__).parent
@@ -68,11 +68,10 @@ def cluster(folder: Path) -> Iterator[str]:
 
 
 def _reported(log: Path, what: str) -> str:
-    until = time.monotonic() + _SECONDS
-    while not (found := re.search(what, log.read_text(errors="replace"))):
-        assert time.monotonic() < until, log.read_text(errors="replace")[-2000:]
-        time.sleep(0.05)
-    return found[1]
+    def text() -> str:
+        return log.read_text(errors="replace")
+
+    return until(lambda: re.search(what, text()), lambda: text()[-2000:], seconds=_SECONDS)[1]
 
 
 @pytest.fixture(scope="module")

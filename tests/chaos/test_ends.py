@@ -32,6 +32,7 @@ from tests.chaos.ends import KEYS, TRAILER
 from tests.chaos.hosts import Driver, Host
 from tests.chaos.points import POINTS, VICTIMS, arm, is_hit
 from tests.store.backends import s3_server
+from tests.waiting import until
 
 ENDS: Final = ("finite", "drain", "suspend", "error", "cancel")
 _FOR_GOOD: Final = ("finite", "drain")
@@ -255,11 +256,7 @@ class Trial:
         return known(newest).mode
 
     def _wait(self, driver: Driver, so: Any, what: str) -> None:
-        until = time.monotonic() + _SECONDS
-        while not so():
-            assert driver.poll() is None, f"it ended before {what}:\n{self._tail()}"
-            assert time.monotonic() < until, f"not in time: {what}\n{self._tail()}"
-            time.sleep(0.05)
+        until(so, lambda: f"{what}\n{self._tail()}", seconds=_SECONDS, process=driver)
 
     def _start(self) -> Driver:
         return self._host.start(

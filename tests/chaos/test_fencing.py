@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.manifest.names import epoch_name
 from arcbeam.store.manifest.values import Kind, Manifest
 from tests.chaos.hosts import Driver, Host
+from tests.waiting import until
 
 SECONDS: Final = 10.0
 """Seconds in which a fenced driver must end."""
@@ -77,9 +77,9 @@ class Duel:
         drivers = [self._start(self._hosts[0])]
         time.sleep(self._chance.choice((0.0, self._chance.uniform(0, 1))))
         drivers.append(self._start(self._hosts[1]))
-        _wait(lambda: self._epoch() >= before + 2)
+        until(lambda: self._epoch() >= before + 2, seconds=_PATIENCE)
         began = time.monotonic()
-        loser = _wait(lambda: next((n for n in range(2) if drivers[n].poll() is not None), -1) + 1) - 1
+        (loser, *_) = until(lambda: [n for n in range(2) if drivers[n].poll() is not None], seconds=_PATIENCE)
         fenced = self._fenced(time.monotonic() - began, self._hosts[loser])
         self._cancel(drivers[1 - loser])
         return fenced
@@ -120,7 +120,10 @@ class Duel:
 
     def _wait_for_micro_batches(self, after: int) -> None:
         """Wait for a micro-batch of a driver of a later epoch."""
-        _wait(lambda: (head := self._head()) is not None and head.epoch > after and head.kind is Kind.MICRO_BATCH)
+        until(
+            lambda: (head := self._head()) is not None and head.epoch > after and head.kind is Kind.MICRO_BATCH,
+            seconds=_PATIENCE,
+        )
 
     def _fenced(self, seconds: float, host: Host) -> Fenced:
         return Fenced(seconds, self._record()["driver"] in host.tail())
@@ -129,16 +132,6 @@ class Duel:
         now = Timestamp(time.time_ns() // 1000)
         requests.ask(self._state, requests.RequestKind.CANCEL, "", now)
         driver.wait(_PATIENCE)
-
-
-def _wait(over: Callable[[], int]) -> int:
-    """Wait for something, and return it."""
-    until = time.monotonic() + _PATIENCE
-    while not (found := over()):
-        if time.monotonic() > until:
-            raise subprocess.TimeoutExpired("a trial", _PATIENCE)
-        time.sleep(0.02)
-    return found
 
 
 KINDS: Final[dict[str, Callable[[Duel], Fenced]]] = {"beside": Duel.beside, "stopped": Duel.stopped}

@@ -27,6 +27,7 @@ from tests.chaos.points import arm, is_hit
 from tests.chaos.test_kills import kill_all, kill_driver, kill_executor, kill_worker
 from tests.io.kafka.conftest import EXPIRY
 from tests.io.kafka.kills.points import POINTS
+from tests.waiting import Deadline
 from tools.kafka.broker import Broker, missing
 from tools.kafka.watcher import Watcher
 
@@ -95,11 +96,12 @@ class Copying:
     def until(self, over: Callable[[], bool], seconds: float = _SECONDS) -> None:
         """Watch until a condition holds, or the driver is dead."""
         assert self._driver is not None
-        end = time.monotonic() + seconds
-        while not over() and self._driver.poll() is None:
+        driver = self._driver
+        deadline = Deadline(self.tail, seconds)
+        while not over() and driver.poll() is None:
+            deadline.check()
             self.watcher.look(0.1)
             assert self.watcher.wrong == []
-            assert time.monotonic() < end, self.tail()
 
     def kill_driver(self, point: str) -> None:
         """Start a driver, let it copy something, and kill it at a point, or soon if there is none."""

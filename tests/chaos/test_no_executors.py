@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +27,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import read_newest
 from arcbeam.store.manifest.values import Kind, Manifest
 from tests.chaos.test_kills import below, kill_all
+from tests.waiting import until
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SPARK = Path(pyspark.__file__).parent
@@ -73,14 +74,6 @@ def _spark(folder: Path, what: str, *arguments: str) -> Iterator[subprocess.Pope
         process.wait()
 
 
-def _wait(over: Callable[[], object]) -> None:
-    until = time.monotonic() + _PATIENCE
-    while not over():
-        if time.monotonic() > until:
-            raise subprocess.TimeoutExpired("a trial", _PATIENCE)
-        time.sleep(0.1)
-
-
 def _answers(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
@@ -111,7 +104,7 @@ def trial(folder: Path) -> Ended:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(contextlib.ExitStack())
         first.enter_context(_spark(folder, *master))
-        _wait(lambda: _answers(port))
+        until(lambda: _answers(port), seconds=_PATIENCE)
         where = ["--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(folder / "work")]
         stack.enter_context(_spark(folder, "worker.Worker", *where, "--cores", "2", "--memory", "1g", url))
         with open(folder / "job.log", "wb") as log:
@@ -127,7 +120,7 @@ def trial(folder: Path) -> Ended:
                 start_new_session=True,
             )
         stack.callback(kill_all, job.pid)
-        _wait(committed)
+        until(committed, seconds=_PATIENCE)
         first.close()
         stack.enter_context(_spark(folder, *master))
         began = time.monotonic()
@@ -137,7 +130,7 @@ def trial(folder: Path) -> Ended:
             shown.append(status())
             return bool((shown[-1]["driver"] or {}).get("trouble"))
 
-        _wait(is_reported)
+        until(is_reported, seconds=_PATIENCE)
         reported = time.monotonic() - began
         os.kill(job.pid, signal.SIGTERM)
         began = time.monotonic()

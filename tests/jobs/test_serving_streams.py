@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from arcbeam.translate.proto import pipeline_proto
 from tests.jobs.fakes import Client, connected
 from tests.notes import note, noted
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import until
 
 pytestmark = [pytest.mark.contract("API-02"), pytest.mark.usefixtures("spark")]
 
@@ -51,13 +51,6 @@ def windows(source: Path, out: Path) -> Any:
     panes = keyed | beam.WindowInto(window.FixedWindows(10)) | beam.GroupByKey()
     _ = panes | "Note" >> beam.Map(lambda pair, to: note(sorted(pair[1]), to), str(out))
     return pipeline_proto(p)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def counted(client: Client, id: str) -> dict[str, int]:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.jobs.test_serving_streams import windows
 from tests.notes import noted
 from tests.runner.test_steering import Job, expected
 from tests.spark.streaming.fed import feed
+from tests.waiting import until
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 300.0
@@ -79,11 +79,7 @@ class Driver:
         return self._output.read_text()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _SECONDS
-        while not condition():
-            assert self.process.poll() is None, self.output
-            assert time.monotonic() < deadline, self.output
-            time.sleep(0.05)
+        until(condition, lambda: self.output, seconds=_SECONDS, process=self.process)
 
 
 @pytest.mark.contract("END-03", "API-06", "OPS-02")

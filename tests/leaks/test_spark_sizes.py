@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_newest
-from tests.runner.test_steering import Job, expected, wait
+from tests.runner.test_steering import Job, expected
 from tests.spark.streaming.fed import feed
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -85,7 +86,7 @@ def test_host_does_not_grow_after_tenfold_work(tmp_path: Path) -> None:
     taken = []
     for windows in range(1, FEW * TIMES + 1):
         feed(job.source, 10 * windows + 5)
-        wait(result, lambda windows=windows: len(job.panes()) >= 3 * windows)  # type: ignore[misc]
+        while_running(result, lambda windows=windows: len(job.panes()) >= 3 * windows)  # type: ignore[misc]
         if any(at - LAST < windows <= at for at in (FEW, FEW * TIMES)):
             names = {result.job_id, known(read_newest(FolderBlobs(job.state))).job}  # type: ignore[arg-type]
             taken.append(sizes(job, names, spark))

@@ -23,6 +23,7 @@ from arcbeam.runner.runner import script_name
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from tests.notes import note
+from tests.waiting import while_running
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
@@ -150,8 +151,7 @@ def test_cancelled_bounded_job_has_nothing_to_resume(tmp_path: Path, caplog: pyt
     p = _pipeline("--keep_job_temp", f"--arcbeam_temp={tmp_path / 'jobs'}")
     _ = p | beam.Create([1]) | beam.Map(note, str(tmp_path)) | beam.ParDo(Waits(str(tmp_path / "gate")))
     result = p.run()
-    while not list(tmp_path.glob("[0-9]*")):
-        assert result.wait_until_finish(10) == "RUNNING"
+    while_running(result, lambda: list(tmp_path.glob("[0-9]*")))
     assert result.cancel() == "CANCELLED"
     assert f"{result.plan.name}: cancelled; it keeps no state: run it again from the beginning" in caplog.text
     assert [folder.name for folder in (tmp_path / "jobs").iterdir()] == [result.job_id], "kept, as it was asked for"

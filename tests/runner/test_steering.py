@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from arcbeam.store.log.savepoints import copy_savepoint
 from tests.golden import check_message
 from tests.notes import note, noted
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -77,17 +78,12 @@ def expected(start: int, until: int) -> list[Any]:
     return sorted(panes)
 
 
-def wait(result: Any, until: Callable[[], bool]) -> None:
-    while not until():
-        assert result.wait_until_finish(50) == "RUNNING"
-
-
 @pytest.mark.contract("END-03", "STORE-05", "API-06", "OPS-02")
 def test_suspended_and_resumed_job_has_undisturbed_output(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = Job(tmp_path)
     feed(job.source, 15)
     first = job.submit("--page_address=0", "--metrics_address=0", "--page_samples")
-    wait(first, lambda: len(job.panes()) == 3)
+    while_running(first, lambda: len(job.panes()) == 3)
     named = CliRunner().invoke(main.main, ["savepoint", str(job.state), "early"])
     assert named.stdout == f"{job.state}/savepoints/early\n", named.output
     assert inspect(FolderBlobs(job.state), savepoint="early", check=True).problems == ()
@@ -126,7 +122,7 @@ def test_suspended_and_resumed_job_has_undisturbed_output(tmp_path: Path, caplog
     (reminder,) = (record for record in caplog.records if "--page_samples" in record.getMessage())
     assert reminder.levelname == "WARNING", "it shows data: each start allows it by itself"
     assert (second.plan.name, second.job_id[:6]) == ("again", "again-")
-    wait(second, lambda: len(job.panes()) == 6)
+    while_running(second, lambda: len(job.panes()) == 6)
     status = second.status()
     assert status is not None
     assert status.name == "again"
@@ -164,7 +160,7 @@ def test_dropped_state_is_named(tmp_path: Path) -> None:
     job = Job(tmp_path)
     feed(job.source, 15)
     first = job.submit()
-    wait(first, lambda: len(job.panes()) == 3)
+    while_running(first, lambda: len(job.panes()) == 3)
     first.suspend()
     feed(job.source, 25, end=True)
     second = job.submit("--allow_dropped_state", keep="Other")
@@ -184,7 +180,7 @@ def test_state_moves_when_number_of_exchanges_changes(tmp_path: Path) -> None:
     for until, exchanges in (15, 0), (25, 2), (35, 1):
         feed(job.source, until)
         result = job.submit(exchanges=exchanges)
-        wait(result, lambda until=until: len(job.panes()) == until // 10 * 3)
+        while_running(result, lambda until=until: len(job.panes()) == until // 10 * 3)
         result.suspend()
         report = inspect(FolderBlobs(job.state), check=True)
         assert report.problems == ()
@@ -228,7 +224,7 @@ def test_transforms_after_a_source_may_change(tmp_path: Path) -> None:
         """Run until all windows that have ended by then have fired."""
         feed(source, until)
         result = submit(key, **more)
-        wait(result, lambda: len(noted(outs["windows"])) >= until // 10 * 3)
+        while_running(result, lambda: len(noted(outs["windows"])) >= until // 10 * 3)
         result.suspend()
         assert sorted(noted(outs["windows"])) == _panes(0, until // 10 * 10), "none fires early"
 
@@ -279,13 +275,13 @@ def test_sources_side_inputs_and_sinks_can_be_added(tmp_path: Path) -> None:
 
     feed(streams / "first", 15)
     result = submit(more=False, names=False)
-    wait(result, lambda: len(noted(windows)) == 3)
+    while_running(result, lambda: len(noted(windows)) == 3)
     result.suspend()
 
     feed(streams / "first", 25)
     feed(streams / "second", 25)
     result = submit(more=True, names=False)
-    wait(result, lambda: len(noted(windows)) == 6)
+    while_running(result, lambda: len(noted(windows)) == 6)
     result.suspend()
     twice = [(start, key, sorted(numbers * 2)) for start, key, numbers in _panes(10, 20)]
     assert sorted(noted(windows)) == [*_panes(0, 10), *twice], "late elements of earlier windows are dropped"
@@ -306,7 +302,7 @@ def test_script_with_random_labels_resumes(tmp_path: Path, caplog: pytest.LogCap
     job = Job(tmp_path)
     feed(job.source, 15)
     first = job.submit(keep="Keep (Z:54a7b9)")
-    wait(first, lambda: len(job.panes()) == 3)
+    while_running(first, lambda: len(job.panes()) == 3)
     first.suspend()
     feed(job.source, 25, end=True)
     assert job.submit(keep="Keep (Z:0c3d1e)").wait_until_finish() == "DONE"
@@ -337,7 +333,7 @@ def test_side_inputs_can_be_removed_and_added(tmp_path: Path) -> None:
     def goes_on(until: int, table: str, *options: str, looks: int, weighs: bool = False) -> None:
         feed(source, until)
         result = submit(table, *options, looks=looks > 0, weighs=weighs)
-        wait(result, lambda: len(noted(kept)) == until and len(noted(looked)) >= looks)
+        while_running(result, lambda: len(noted(kept)) == until and len(noted(looked)) >= looks)
         result.suspend()
 
     goes_on(5, "Table", looks=5)
@@ -385,7 +381,7 @@ def test_drained_job_fires_all_windows_and_stays_drained(tmp_path: Path) -> None
     job = Job(tmp_path)
     feed(job.source, 15)
     result = job.submit()
-    wait(result, lambda: len(noted(job.read)) == 15)
+    while_running(result, lambda: len(noted(job.read)) == 15)
     assert result.drain("last") in ("DRAINING", "DRAINED")
     assert result.drain() in ("DRAINING", "DRAINED"), "a drain without a name joins the running one"
     with pytest.raises(RequestRefusedError, match=r"draining|drained"):
@@ -404,11 +400,11 @@ def test_resume_of_savepoint_reads_again_what_follows_it(tmp_path: Path) -> None
     job = Job(tmp_path)
     feed(job.source, 12)
     first = job.submit()
-    wait(first, lambda: len(noted(job.read)) == 12)
+    while_running(first, lambda: len(noted(job.read)) == 12)
     safe = first.suspend("safe")
     feed(job.source, 15)
     second = resume(str(job.state))
-    wait(second, lambda: len(noted(job.read)) == 15)
+    while_running(second, lambda: len(noted(job.read)) == 15)
     second.suspend()
     with pytest.raises(LaterMicroBatchesError, match="--discard_later_micro_batches"):
         resume(safe).wait_until_finish()
@@ -423,7 +419,7 @@ def test_job_cancelled_by_folder_resumes_from_last_commit(tmp_path: Path, caplog
     job = Job(tmp_path)
     feed(job.source, 12)
     result = job.submit()
-    wait(result, lambda: len(job.panes()) == 3)
+    while_running(result, lambda: len(job.panes()) == 3)
     result.savepoint()
     cancelled = CliRunner().invoke(main.main, ["cancel", str(job.state)])
     assert cancelled.stdout == f"{job.state} is CANCELLED\n", cancelled.output

@@ -8,21 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 """With the `python` that SDKs' programs start."""
 _SECONDS = 120.0
-
-
-def until(condition: Callable[[], object], seconds: float = _SECONDS) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 class Pool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.samples import sampled
-from tests.sdks.pools import until
+from tests.waiting import until
 
 _SECONDS = 120.0
 Values = dict[str, list[str]]

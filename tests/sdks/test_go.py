@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from arcbeam.cli import main
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
 from tests.sdks.goprograms import GO_BOOT, Ran, built, process, programs_in, ran
+from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("spark")]
 
@@ -214,9 +214,7 @@ def test_drain_truncates_restrictions(programs: Path, boot: Path, server: JobSer
 
     with subprocess.Popen(command, cwd=tmp_path) as submitter:
         try:
-            while len(numbers()) < 3:
-                assert submitter.poll() is None
-                time.sleep(0.05)
+            until(lambda: len(numbers()) >= 3, "three numbers", process=submitter)
             running = CliRunner().invoke(main.main, ["jobs", f"--endpoint={server.endpoint}", "--json", "--running"])
             (job,) = json.loads(running.stdout)
             drained = CliRunner().invoke(main.main, ["drain", job["id"], f"--endpoint={server.endpoint}"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from arcbeam.jobs.environments import EMBEDDED_TYPE
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
 from tests.sdks.goprograms import built
+from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("spark")]
 
@@ -85,9 +85,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoPart]:
     file = folder / "proto"
     command = [str(built("./programs", folder)), "--program=served", f"--serve={file}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as program:
-        while not file.exists():
-            assert program.poll() is None
-            time.sleep(0.05)
+        until(file.exists, "the pipeline", process=program)
         yield GoPart(runner_pb.Pipeline.FromString(file.read_bytes()), "Crossing")
 
 

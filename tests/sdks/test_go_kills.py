@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from click.testing import CliRunner
 
 from arcbeam.cli import main
 from tests.sdks.goprograms import GO_BOOT, built, process, programs_in
+from tests.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -111,10 +111,7 @@ class GoJob:
         self.until(started)
 
     def until(self, condition: Callable[[], object], seconds: float = _SECONDS) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, self.log()
-            time.sleep(0.05)
+        until(condition, self.log, seconds=seconds)
 
     def log(self) -> str:
         return "".join((self._folder / name).read_text()[-20_000:] for name in ("submitter", "server"))

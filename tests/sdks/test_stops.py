@@ -25,10 +25,11 @@ from arcbeam.runner.resume import resume
 from tests.chaos.test_kills import processes
 from tests.sdks import surviving
 from tests.sdks.goprograms import GO_BOOT, PYTHON_BOOT, built, process
-from tests.sdks.pools import PATH, ROOT, Pool, until
+from tests.sdks.pools import PATH, ROOT, Pool
 from tests.sdks.sampling import samples_of
 from tests.sdks.surviving import KEYS, NUMBERS
 from tests.sdks.trials import EXPECTED, LEFT_SECONDS, Programs
+from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("spark")]
 
@@ -148,7 +149,7 @@ def job(programs: Programs, endpoint: str, tmp_path: Path, request: pytest.Fixtu
     job = Job(tmp_path, programs, endpoint, request.param)
     yield job
     job.leave()
-    until(lambda: not workers_of(job), LEFT_SECONDS)
+    until(lambda: not workers_of(job), "the end of the workers", seconds=LEFT_SECONDS)
 
 
 def workers_of(job: Job) -> list[str]:

@@ -28,6 +28,7 @@ from tests.chaos.points import arm, is_hit
 from tests.chaos.test_kills import processes
 from tests.sdks.goprograms import process
 from tests.sdks.surviving import KEYS, NUMBERS
+from tests.waiting import Deadline, until
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 SECONDS: Final = 240.0
@@ -169,10 +170,7 @@ class Served:
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
         """Wait for a condition."""
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, f"not in time: {what}\n{self.log()}"
-            time.sleep(_LOOKS_SECONDS)
+        until(condition, lambda: f"{what}\n{self.log()}", seconds=seconds)
 
     def log(self) -> str:
         """Return the end of its log."""
@@ -282,9 +280,9 @@ class Trial:
                 arm(self._folder, self._point, self._victim)
             killed = renewed = 0.0
             before: list[str] = []
-            end = time.monotonic() + SECONDS
+            deadline = Deadline(lambda: f"the end of the job\n{self._log()}", SECONDS)
             while not self._ended():
-                assert time.monotonic() < end, f"the job does not end:\n{self._log()}"
+                deadline.check()
                 accepted = served.state(self._name) or is_hit(self._folder)  # a server that was killed has no state
                 assert self._victim == "submitter" or accepted or not submitter.poll(), self._log()
                 if not killed and is_hit(self._folder):
@@ -324,10 +322,7 @@ class Trial:
         return self._victim == "worker" and self._point not in _OF_THE_DRIVER
 
     def _wait_until_nothing_is_left(self) -> None:
-        end = time.monotonic() + LEFT_SECONDS
-        while left := self._served.left():
-            assert time.monotonic() < end, f"left: {left}"
-            time.sleep(_LOOKS_SECONDS)
+        until(lambda: not self._served.left(), lambda: f"left: {self._served.left()}", seconds=LEFT_SECONDS)
 
     def _ended(self) -> bool:
         return self._served.state(self._name) in ("DONE", "FAILED", "CANCELLED")

@@ -7,14 +7,13 @@ import queue
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from arcbeam.fnapi.environments.process import WorkerProcess, worker_arguments
 from arcbeam.fnapi.lost import ProcessEnd
+from tests.waiting import until
 
 SECONDS = 20.0
 
@@ -27,13 +26,6 @@ def _in(folder: Path, script: str) -> list[str]:
     return ["sh", "-c", 'cd "$0" && ' + script, str(folder)]
 
 
-def _until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def _lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -43,7 +35,7 @@ def _lives(pid: int) -> bool:
 
 def _pids(folder: Path) -> list[int]:
     files = [folder / "inner", folder / "outer"]
-    _until(lambda: all(file.exists() and file.read_text().strip() for file in files))
+    until(lambda: all(file.exists() and file.read_text().strip() for file in files))
     return [int(file.read_text()) for file in files]
 
 
@@ -58,7 +50,7 @@ def test_stopped_process_ends_with_its_children(tmp_path: Path, ends: queue.Simp
     folder = Path((tmp_path / "folder").read_text().strip())
     assert folder.is_dir()
     process.stop()
-    _until(lambda: not any(map(_lives, pids)))
+    until(lambda: not any(map(_lives, pids)))
     assert "'sh' has ended" in ends.get(timeout=SECONDS).why
     assert not folder.exists()
 
@@ -75,7 +67,7 @@ def test_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    _until(lambda: not any(map(_lives, pids)))
+    until(lambda: not any(map(_lives, pids)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -85,7 +77,7 @@ def test_process_ends_when_its_supervisor_is_killed(tmp_path: Path, ends: queue.
     pid, _ = _pids(tmp_path)
     os.kill(process._supervisor.pid, signal.SIGKILL)
     assert ends.get(timeout=SECONDS) == ProcessEnd("its process 'sh' has ended with status -9", "signal 9 (SIGKILL)")
-    _until(lambda: not _lives(pid))
+    until(lambda: not _lives(pid))
     assert not Path(process._folder).exists()
     process.stop()
 

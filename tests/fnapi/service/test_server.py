@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +25,7 @@ from arcbeam.fnapi.wire import outgoing
 from arcbeam.model import texts
 from tests.fnapi.scripted import SECONDS, ScriptedWorker
 from tests.otherusers import needs_root, relayed
+from tests.waiting import until
 
 PROCESS, DOCKER = common_urns.environments.PROCESS.urn, common_urns.environments.DOCKER.urn
 
@@ -450,8 +450,7 @@ def test_state_request_of_an_ended_bundle_is_answered(
         connection.end_bundle(bundle)
     answer = worker.state(id="7", instruction_id="unknown" if when == "never" else bundle.id)
     if when == "before":
-        while not bundle._arrived:
-            time.sleep(0.001)
+        until(lambda: bundle._arrived, "the request")
         connection.end_bundle(bundle)
     found = answer()
     assert (found.id, found.error) == ("7", "the bundle has ended")

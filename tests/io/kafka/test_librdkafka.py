@@ -32,6 +32,7 @@ from arcbeam.model.attempts import waiting
 from arcbeam.model.timestamps import NOT_BEGUN
 from tests.io.kafka.conftest import leaders
 from tests.io.kafka.fakes import Finalizer, Processed, discover, read
+from tests.waiting import Deadline, until
 from tools.kafka.broker import Broker
 
 
@@ -77,9 +78,9 @@ def remove(broker: Broker, topic: str, before: int) -> None:
 def lag(broker: Broker, topic: str, group: str) -> int:
     """Return how far a group is behind the end of partition 0, after its first commit."""
     client = Consumer({"bootstrap.servers": broker.address, "group.id": group})
-    place, over = TopicPartition(topic, 0), time.monotonic() + 10
-    while (committed := client.committed([place], 10)[0].offset) < 0 and time.monotonic() < over:
-        time.sleep(0.05)
+    place = TopicPartition(topic, 0)
+    until(lambda: client.committed([place], 10)[0].offset >= 0, "the first commit")
+    committed = client.committed([place], 10)[0].offset
     end = int(client.get_watermark_offsets(place, 10)[1])
     client.close()
     return end - int(committed)
@@ -92,14 +93,15 @@ def values(outputs: Sequence[Any]) -> list[int]:
 def read_to_end(fn: Read, of: Partition, restriction: Any = None) -> tuple[list[int], Processed, Finalizer]:
     """Return the values of a partition, and the call that has found nothing left."""
     found: list[int] = []
-    over = time.monotonic() + 30
-    while time.monotonic() < over:
+
+    def step() -> tuple[list[int], Processed, Finalizer] | None:
+        nonlocal restriction
         processed, finalizer = read(fn, of, restriction)
-        found += values(processed.outputs)
+        found.extend(values(processed.outputs))
         restriction = processed.rest
-        if not Offsets().restriction_size(of, restriction):
-            return found, processed, finalizer
-    raise AssertionError(f"{restriction} is left")
+        return None if Offsets().restriction_size(of, restriction) else (found, processed, finalizer)
+
+    return until(step, lambda: f"the end; {restriction} is left")
 
 
 @pytest.mark.contract("KAFKA-01")
@@ -123,9 +125,10 @@ def test_aborted_transactions_leave_no_backlog(broker: Broker) -> None:
 def test_gaps_of_compaction_leave_no_backlog(broker: Broker) -> None:
     config = {"cleanup_policy": "compact", "segment_ms": "50", "min_cleanable_dirty_ratio": "0.01"}
     topic = broker.topic("compacted", **config, max_compaction_lag_ms="100")
-    of, over = partition(broker, topic), time.monotonic() + 60
+    of, deadline = partition(broker, topic), Deadline("compaction")
     written, kept = 0, 1
-    while kept >= written and time.monotonic() < over:
+    while kept >= written:
+        deadline.check()
         # All records have the same key. Segments end when a later record comes.
         put(broker, topic, [written])
         written += 1
@@ -154,9 +157,10 @@ def test_open_transaction_counts_as_a_further_record(broker: Broker) -> None:
     assert processed.watermark is not None
     assert processed.watermark < before
     producer.commit_transaction(30)
-    over = time.monotonic() + 20
     later, _ = read(fn, of, processed.rest)
-    while not later.outputs and time.monotonic() < over:
+    deadline = Deadline("the second record")
+    while not later.outputs:
+        deadline.check()
         later, _ = read(fn, of, later.rest)
     assert values(later.outputs) == [2]
 
@@ -188,8 +192,10 @@ def test_topic_recreated_while_it_is_read_is_not_reported_as_retention(broker: B
     broker.topic(topic)
 
     def read_on() -> None:
-        over, rest = time.monotonic() + 30, processed.rest
-        while time.monotonic() < over:
+        rest = processed.rest
+        deadline = Deadline("the error")
+        while True:
+            deadline.check()
             rest = read(fn, of, rest)[0].rest
 
     # The offset is after the end of the new topic.
@@ -241,9 +247,7 @@ def test_times_are_those_of_records_not_of_the_ends_of_transactions(broker: Brok
         (producer.commit_transaction if ends == "commit" else producer.abort_transaction)(30)
     cluster, places = LibrdkafkaCluster(clients(broker)), [(topic, 0), (topic, 1)]
     # Each transaction has an offset for its end, which the broker writes after its answer.
-    over = time.monotonic() + 10
-    while cluster.offsets(places, "latest", committed=True) != [44, 0]:
-        assert time.monotonic() < over
+    until(lambda: cluster.offsets(places, "latest", committed=True) == [44, 0], "the last offset")
     for after, offset in ((-5, 0), (5, 5), (10, 11), (15, 16), (25, 33), (35, 38), (40, 44)):
         assert cluster.offsets(places, old + after, committed=True) == [offset, 0], after
     assert cluster.offsets(places, old + 25, committed=False) == [27, 0]
@@ -348,9 +352,10 @@ def test_change_of_leader_is_reported_once(
     readers = SharedConsumer(clients(broker))
     one = readers.reader(partition(broker, topic))
     readers._consumer = Moving(readers._made())
-    found, position, over = 0, 0, time.monotonic() + 30
+    found, position, deadline = 0, 0, Deadline("5 records")
     with caplog.at_level(logging.WARNING, "arcbeam.kafka"):
-        while position < 5 and time.monotonic() < over:
+        while position < 5:
+            deadline.check()
             readers.begin()
             fetched = one.fetch(position, 10, 1)
             found, position = found + len(fetched.records), fetched.position
@@ -430,21 +435,21 @@ def test_dead_leader_holds_the_watermark(brokers: tuple[Broker, Broker], tmp_pat
     put(both, topic, [1], ends="commit")
     fn, of, began = reader(both), partition(both, topic), time.time()
     processed = read(fn, of)[0]
-    over = time.monotonic() + 20
+    deadline = Deadline("the watermark")
     while (processed.watermark or 0) < began:
-        assert time.monotonic() < over
+        deadline.check()
         processed = read(fn, of, processed.rest)[0]
     second.kill()
-    over, reasons = time.monotonic() + 60, ""
+    deadline, reasons = Deadline("a new leader, and its record"), ""
     while (processed := read(fn, of, processed.rest)[0]).watermark == NOT_BEGUN / 1e6:
-        assert time.monotonic() < over
+        deadline.check()
         reasons += waiting.take()
     # Only the new leader knows that nothing is left.
     assert leaders(first) == {(1, 1)}
     assert f"Connect to ipv4#{second.address} failed: Connection refused" in reasons
     put(both, topic, [2], ends="commit")
     while values(processed.outputs) != [2]:
-        assert time.monotonic() < over
+        deadline.check()
         processed = read(fn, of, processed.rest)[0]
 
 
@@ -475,8 +480,9 @@ def test_broker_down_is_reported_once(tmp_path: Any, caplog: pytest.LogCaptureFi
         for number in range(count):
             put(broker, topic, [2], number)
         seen: set[int] = set()
-        over = time.monotonic() + 60
-        while (len(seen) < count or len(caplog.records) < 2) and time.monotonic() < over:
+        deadline = Deadline("all records, and two messages")
+        while len(seen) < count or len(caplog.records) < 2:
+            deadline.check()
             of = [(fn, each, read(fn, each, processed.rest)[0]) for fn, each, processed in of]
             seen |= {each.number for _, each, processed in of if values(processed.outputs) == [2]}
             found = discover(search, found.rest)

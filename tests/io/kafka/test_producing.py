@@ -31,6 +31,7 @@ from arcbeam.io.kafka.writing import Sink, StageGrouped, Storage
 from arcbeam.model.attempts import Attempt, here
 from tests.io.kafka.conftest import PASSWORD
 from tests.io.kafka.test_librdkafka import partition, read, reader, values
+from tests.waiting import until
 from tools.kafka.broker import Broker
 
 pytestmark = pytest.mark.contract("KAFKA-06")
@@ -127,9 +128,7 @@ def delete(broker: Broker, topic: str) -> None:
     admin = broker.admin()
     ((_, future),) = admin.delete_topics([topic], operation_timeout=20).items()
     future.result()
-    over = time.monotonic() + 20
-    while topic in admin.list_topics(timeout=5).topics and time.monotonic() < over:
-        time.sleep(0.05)
+    until(lambda: topic not in admin.list_topics(timeout=5).topics, "its end")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from arcbeam.cli import main
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
 from tests.sdks.goprograms import Ran
+from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("spark"), pytest.mark.contract("API-03")]
 
@@ -253,9 +253,7 @@ def test_drain_leaves_nothing_out(command: list[str], server: JobServer, tmp_pat
     arguments = [*command, "--program=endless", f"--output={tmp_path}", f"--checkpointDir={checkpoints}"]
     with subprocess.Popen([*arguments, *_runner(server)], cwd=tmp_path) as submitter:
         try:
-            while not numbers.exists() or len(numbers.read_text().split()) < 50:
-                assert submitter.poll() is None
-                time.sleep(0.05)
+            until(lambda: numbers.exists() and len(numbers.read_text().split()) >= 50, "numbers", process=submitter)
             assert checkpoints.is_dir()
             running = CliRunner().invoke(main.main, ["jobs", f"--endpoint={server.endpoint}", "--json", "--running"])
             (job,) = json.loads(running.stdout)

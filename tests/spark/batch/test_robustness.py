@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,11 @@ from arcbeam import ArcbeamRunner
 from arcbeam.errors import WorkerLostError
 from tests.golden import check_message
 from tests.spark.batch.distributed import DISTRIBUTED
+from tests.waiting import until
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
     return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([DISTRIBUTED, *arguments]))
-
-
-def _until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Return the result of `condition` once it is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
-    return found
 
 
 def _dies(element: int, attempts: str) -> int:
@@ -105,7 +97,7 @@ class Reader(beam.DoFn):
 @pytest.mark.parametrize("side", ["making", "reading"])
 def test_kill_9_of_a_worker_in_a_shuffle(tmp_path: Path, side: str) -> None:
     def kill() -> None:
-        found = _until(lambda: list(tmp_path.glob(f"{side}-*")))
+        found = until(lambda: list(tmp_path.glob(f"{side}-*")))
         os.kill(int(found[0].name.split("-")[1]), signal.SIGKILL)
         (tmp_path / "killed").touch()
 
@@ -131,7 +123,7 @@ def test_cancel_ends_a_long_job_in_seconds(tmp_path: Path, caplog: pytest.LogCap
     p = _pipeline()
     _ = p | beam.Create([1]) | beam.Map(_sleeps, str(tmp_path / "started"))
     result = p.run()
-    _until((tmp_path / "started").exists)
+    until((tmp_path / "started").exists)
     assert result.wait_until_finish(50) == "RUNNING"
     started = time.monotonic()
     assert result.cancel() == "CANCELLED"
@@ -170,7 +162,7 @@ def test_ctrl_c_cancels_and_exits_non_zero(tmp_path: Path) -> None:
         [sys.executable, str(script), str(tmp_path)], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        _until((tmp_path / "started").exists, 120)
+        until((tmp_path / "started").exists)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     finally:

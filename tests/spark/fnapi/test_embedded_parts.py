@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from tests.notes import note, noted
 from tests.spark.fnapi.conftest import submitted_to
 from tests.spark.publishing import Renames, Stage, left_over, lives, published
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -128,13 +128,6 @@ def test_unbounded_input_is_written_exactly_once(anywhere: Callable[..., Any], t
     feed(source, 100, end=True)
     assert result.wait_until_finish() == "DONE"
     places.check(100)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the workers' threads end so

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.jobs.environments import EMBEDDED_TYPE
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -97,10 +97,8 @@ def run(environment: str, folder: Path, keeping: bool, endpoint: str, limit: int
 
 def suspend(folder: Path, limit: int) -> None:
     """Suspend the job in a folder when it waits at a limit."""
-    path, end = Path(f"{folder}.lines"), time.monotonic() + 60
-    while not path.exists() or len(path.read_text().splitlines()) < 2 * limit:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    path = Path(f"{folder}.lines")
+    until(lambda: path.exists() and len(path.read_text().splitlines()) >= 2 * limit, "the limit")
     suspended = CliRunner().invoke(main.main, ["suspend", str(folder)])
     assert not suspended.exit_code, suspended.output
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.sdks import surviving
-from tests.sdks.pools import until
 from tests.sdks.sampling import samples_of
 from tests.sdks.surviving import NUMBERS
 from tests.sdks.trials import EXPECTED
+from tests.waiting import until
 
 pytestmark = [pytest.mark.contract("PAGE-15"), pytest.mark.usefixtures("spark")]
 

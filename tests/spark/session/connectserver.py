@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyspark
+
+from tests.waiting import until
 
 _SPARK = Path(pyspark.__file__).parent
 _ROOT = Path(__file__).resolve().parents[3]
@@ -63,15 +65,12 @@ class ConnectServer:
                 stderr=log,
                 start_new_session=True,
             )
-        until = time.monotonic() + _SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
-                return
-            except OSError:
-                assert self._process.poll() is None, self.tail()
-                assert time.monotonic() < until, self.tail()
-                time.sleep(0.1)
+        until(self._accepts, self.tail, seconds=_SECONDS, process=self._process)
+
+    def _accepts(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+            return True
+        return False
 
     def kill(self) -> None:
         """Kill it, with its workers."""

@@ -8,22 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from arcbeam.spark.session.sessions import interrupt, prepared, tagged
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; a minute at most."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from arcbeam.spark.streaming.driverpublishing import DriverPublishing, Rest
 from arcbeam.spark.tasks.ending.publishing import Sweep
 from tests.harness.drive import Driven
 from tests.notes import note, noted
+from tests.waiting import until
 
 pytestmark = pytest.mark.contract("END-01")
 
@@ -187,8 +188,7 @@ def test_cancelled_job_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     found: list[Rest] = []
     thread = threading.Thread(target=lambda: found.append(trial.publish(1)), daemon=True)
     thread.start()
-    while ("stuck",) not in trial.notes():
-        time.sleep(0.01)
+    until(lambda: ("stuck",) in trial.notes(), "the call of the publisher")
     trial.of.give_up()
     assert trial.of.close(0.1) == [f"{trial.name}: its teardown has not returned within 0 s"]
     thread.join(60)
@@ -214,14 +214,14 @@ def test_stream_publishes_each_committable_once(
     """First workers publish, then the driver."""
     monkeypatch.setattr(driverpublishing, "_QUICK_ONES", 1)
     options = PipelineOptions(["--streaming", "--micro_batch_seconds=0.05", "--shards=2"])
-    begin = int(time.time()) + 4
+    begin = int(time.time()) + 2
     with beam.Pipeline(runner=ArcbeamRunner(), options=options) as p:
         _ = (
             p
-            | PeriodicImpulse(begin, begin + 10, fire_interval=0.0625, apply_windowing=False)
+            | PeriodicImpulse(begin, begin + 4, fire_interval=0.0625, apply_windowing=False)
             | beam.Map(lambda at: float(at) - begin)
             | Publish(Always(str(tmp_path)))
         )
     calls = noted(tmp_path)
-    assert sorted(each for _, all in calls for each in all) == [number / 16 for number in range(160)]
+    assert sorted(each for _, all in calls for each in all) == [number / 16 for number in range(64)]
     assert {process == os.getpid() for process, _ in calls} == {False, True}

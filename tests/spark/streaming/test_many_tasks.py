@@ -8,9 +8,10 @@ import pytest
 
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.planfile import tasks_in
-from tests.runner.test_steering import Job, expected, wait
+from tests.runner.test_steering import Job, expected
 from tests.spark.streaming.fed import feed
 from tests.spark.streaming.replay.running import slots
+from tests.waiting import while_running
 
 
 @pytest.mark.usefixtures("spark")
@@ -21,7 +22,7 @@ def test_many_tasks_have_output_of_few(tasks: int, tmp_path: Path) -> None:
     feed(job.source, 15)
     with slots(tasks):
         result = job.submit(f"--shards={tasks}")
-        wait(result, lambda: len(job.panes()) == 3)
+        while_running(result, lambda: len(job.panes()) == 3)
         feed(job.source, 40, end=True)
         assert result.wait_until_finish() == "DONE"
     assert job.panes() == expected(0, 40)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tests.notes import note, noted
 from tests.page.test_app import client
 from tests.page.test_control import ORIGIN, fields, result
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import until
 
 pytestmark = [pytest.mark.contract("PAGE-15"), pytest.mark.usefixtures("spark")]
 
@@ -49,10 +49,7 @@ class Job:
         counts = windows | "Count" >> beam.MapTuple(lambda key, values: (key, len(list(values))))
         _ = counts | "Note" >> beam.Map(lambda pair, to: note(pair, to), str(self.out))
         self.result: Any = p.run()
-        deadline = time.monotonic() + _SECONDS
-        while self.result.status() is None or self.result.status().micro_batch < 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: (status := self.result.status()) is not None and status.micro_batch >= 1, "a micro-batch")
 
     @property
     def blobs(self) -> FolderBlobs:
@@ -145,10 +142,10 @@ def test_element_of_a_failure_is_shown(tmp_path: Path) -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    _until(lambda: bool(list(job.blobs.list("answers"))))
+    until(lambda: bool(list(job.blobs.list("answers"))))
     # The micro-batch that runs now does not carry the request; the second one from now does.
     carried = job.result.status().micro_batch + 2
-    _until(lambda: bool(job.result.status().micro_batch >= carried))
+    until(lambda: bool(job.result.status().micro_batch >= carried))
     feed(tmp_path / "source", 10)
     asking.join()
     (failure,) = [output["failure"] for output in found if "failure" in output]
@@ -156,10 +153,3 @@ def test_element_of_a_failure_is_shown(tmp_path: Path) -> None:
     assert failure["error"].startswith("ZeroDivisionError")
     with pytest.raises(ArcbeamError, match="ZeroDivisionError"):
         job.result.wait_until_finish()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

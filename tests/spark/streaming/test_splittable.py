@@ -22,6 +22,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from arcbeam import ArcbeamRunner
 from tests.notes import note, noted
 from tests.offsets import NO_END, Endless
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -120,8 +121,7 @@ def test_deferred_restriction_resumes_when_due(tmp_path: Path) -> None:
         return p.run()
 
     first = begun(before)
-    while len(noted(before)) < 3:
-        first.wait_until_finish(50)
+    while_running(first, lambda: len(noted(before)) >= 3)
     first.cancel()
     assert begun(after).wait_until_finish() == "DONE"
     looks = sorted([*noted(before), *noted(after)])
@@ -142,8 +142,7 @@ def test_drain_ends_endless_source_and_outputs_windows(tmp_path: Path) -> None:
         lambda pair, to, of=beam.DoFn.WindowParam: note((pair[0], int(of.start), pair[1]), to), str(tmp_path)
     )
     result = p.run()
-    while len(noted(tmp_path)) < 3:
-        result.wait_until_finish(50)
+    while_running(result, lambda: len(noted(tmp_path)) >= 3)
     result.drain()
     assert result.wait_until_finish() == "DRAINED"
 

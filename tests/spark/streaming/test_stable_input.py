@@ -13,6 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam import ArcbeamRunner
 from tests.notes import note, noted
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -52,8 +53,7 @@ def test_stable_input_is_the_same_after_retry(tmp_path: Path) -> None:
         return p.run()
 
     first = begun(before)
-    while not noted(before):
-        first.wait_until_finish(50)
+    while_running(first, lambda: noted(before))
     first.cancel()
     go.touch()
     assert begun(after).wait_until_finish() == "DONE"

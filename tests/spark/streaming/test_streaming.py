@@ -19,6 +19,7 @@ from arcbeam.errors import UserCodeError
 from arcbeam.store.blobs.errors import IncompatibleStateError
 from tests.notes import note, noted
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -184,8 +185,7 @@ def test_cancelled_job_resumes_with_compatible_pipeline(tmp_path: Path) -> None:
 
     before, after = tmp_path / "before", tmp_path / "after"
     first = begun(before, Ordinal(), "--shards=3")
-    while len(noted(before)) < 5:
-        first.wait_until_finish(50)
+    while_running(first, lambda: len(noted(before)) >= 5)
     first.savepoint("kept")
     first.cancel()
     assert first.state == "CANCELLED"

@@ -18,6 +18,7 @@ from arcbeam.runner import job
 from arcbeam.spark.tasks import heartbeat, workerlog
 from arcbeam.spark.tasks.heartbeat import HeartbeatTask, TaskState, pulses, pulsing
 from arcbeam.store.jobtemp.location import JobLocation
+from tests.waiting import Deadline
 
 
 class _Bundles:
@@ -37,9 +38,9 @@ def test_heartbeat_counts_until_the_task_ends(tmp_path: Path, monkeypatch: pytes
         workerlog.at("job", "s1", bundles)
         for elements in (3, 5):
             bundles.elements = elements
-            deadline = time.monotonic() + 10
+            deadline = Deadline("the figures in the heartbeat", 10)
             while figures() != [(elements, TaskState.RUNNING)]:
-                assert time.monotonic() < deadline
+                deadline.check()
             seen.append(elements)
             yield from ()
         took.append(workerlog.ended())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from arcbeam.streaming.driver import controlrequests
 from arcbeam.streaming.driver.controlrequests import EventQueue, RequestWatch, WallClock
 from arcbeam.streaming.driver.requests import RequestQueue
 from tests.store.samples import opened
+from tests.waiting import until
 
 SECOND = 1_000_000_000
 
@@ -79,12 +79,6 @@ def test_driver_reads_its_clock_at_least_once_a_minute(
     assert waits == [seconds]
 
 
-def soon(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-
-
 @pytest.mark.contract("OPS-02")
 def test_long_running_driver_removes_old_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controlrequests, "_LOOKS_SECONDS", 0.001)
@@ -94,6 +88,6 @@ def test_long_running_driver_removes_old_answers(tmp_path: Path, monkeypatch: py
     queue.opened(blobs, opened(blobs).head)
     blobs.put("requests/1-bad", b"no request")
     with RequestWatch(queue, "job"):
-        soon(lambda: not requests.waiting(blobs))
+        until(lambda: not requests.waiting(blobs))
         requests.answer(blobs, "0000000000000005-old", Answer(AnswerKind.DONE))
-        soon(lambda: not list(blobs.list("answers")))
+        until(lambda: not list(blobs.list("answers")))

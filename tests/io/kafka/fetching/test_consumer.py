@@ -14,6 +14,7 @@ from arcbeam.io.kafka.fetching.consumer import SharedConsumer
 from arcbeam.io.kafka.partitions import ENDLESS
 from tests.io.kafka.fakes import read
 from tests.io.kafka.test_librdkafka import partition, put, reader, values
+from tests.waiting import Deadline, until
 from tools.kafka.broker import Broker
 
 pytestmark = pytest.mark.contract("KAFKA-01")
@@ -79,17 +80,21 @@ def test_end_is_known_before_and_while_a_partition_is_read(broker: Broker) -> No
         return found if isinstance(found, str) else found.offset
 
     assert end() == 3
-    position, over = 0, time.monotonic() + 60
-    while position < 3:
-        assert time.monotonic() < over
-        position = one.fetch(position, 10).position
+    position = 0
+
+    def fetch_to(offset: int) -> None:
+        nonlocal position
+        deadline = Deadline(f"offset {offset}")
+        while position < offset:
+            deadline.check()
+            position = one.fetch(position, 10).position
+
+    fetch_to(3)
     put(broker, topic, range(3, 5))
     assert end() == 5
     # The partition is fetched from where it was.
     assert counting.of("incremental_unassign") == []
-    while position < 5:
-        assert time.monotonic() < over
-        position = one.fetch(position, 10).position
+    fetch_to(5)
     assert len(counting.of("incremental_assign")) == 1
     fn.teardown()
 
@@ -115,18 +120,17 @@ def test_resting_partition_is_not_fetched_until_its_end_moves(broker: Broker) ->
     shared = fn._readers
     assert isinstance(shared, SharedConsumer)
     shared._consumer = counting = Counting(shared._made())
-    over = time.monotonic() + 60
+    deadline = Deadline("the rest of the partition")
     while not counting.of("incremental_unassign"):
-        assert time.monotonic() < over
+        deadline.check()
         fn.start_bundle()
         assert fn.idle(of, processed.rest) is not None
     put(broker, topic, range(3))
-    while fn.idle(of, processed.rest) is not None:
-        assert time.monotonic() < over
+    until(lambda: fn.idle(of, processed.rest) is None, "the new end")
     found: list[int] = []
     rest = processed.rest
     while len(found) < 3:
-        assert time.monotonic() < over
+        deadline.check()
         later, _ = read(fn, of, rest)
         found, rest = found + values(later.outputs), later.rest
     assert (found, len(counting.of("incremental_assign"))) == ([0, 1, 2], 1)
@@ -144,9 +148,9 @@ def test_full_partition_waits_while_another_is_read(broker: Broker, monkeypatch:
     shared._consumer = counting = Counting(shared._made())
     seen: dict[int, list[int]] = {0: [], 1: []}
     rest: dict[int, Any] = {0: None, 1: None}
-    over = time.monotonic() + 60
+    deadline = Deadline("all records")
     while min(map(len, seen.values())) < count:
-        assert time.monotonic() < over
+        deadline.check()
         for number in (0, 1):
             processed, _ = read(fn, partition(broker, topic, number), rest[number], stop_after=100)
             seen[number] += values(processed.outputs)
@@ -176,9 +180,9 @@ def test_records_that_another_process_has_read_are_left_out(broker: Broker) -> N
     elsewhere, _ = read(there, of, processed.rest)
     put(broker, topic, range(20, 30))
     found: list[int] = []
-    over, rest = time.monotonic() + 30, elsewhere.rest
+    deadline, rest = Deadline("10 records"), elsewhere.rest
     while len(found) < 10:
-        assert time.monotonic() < over
+        deadline.check()
         back, _ = read(here, of, rest)
         found, rest = found + values(back.outputs), back.rest
     assert values(processed.outputs) + values(elsewhere.outputs) + found == list(range(30))

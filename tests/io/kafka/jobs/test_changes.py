@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,11 @@ from tests.io.kafka.jobs.test_jobs import fill, job, records, wrong
 from tests.io.kafka.test_librdkafka import put
 from tests.jobs.test_sigterm import Driver
 from tests.notes import note, noted
+from tests.waiting import until
 from tools.kafka.broker import Broker
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.long]
 _SECONDS = 120.0
-
-
-def until(condition: Callable[[], Any], seconds: float = _SECONDS) -> None:
-    over = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < over
-        time.sleep(0.1)
 
 
 class Windows:

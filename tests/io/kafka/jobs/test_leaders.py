@@ -11,9 +11,10 @@ from confluent_kafka import ElectionType, TopicPartition
 
 from arcbeam.cli import main
 from tests.io.kafka.conftest import COORDINATORS, leaders
-from tests.io.kafka.jobs.test_changes import _JOB, until
+from tests.io.kafka.jobs.test_changes import _JOB
 from tests.io.kafka.jobs.test_jobs import fill, records, wrong
 from tests.jobs.test_sigterm import Driver
+from tests.waiting import until
 from tools.kafka.broker import Broker
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.long]

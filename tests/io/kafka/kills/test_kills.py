@@ -21,6 +21,7 @@ from arcbeam.io.kafka.publisher import Part, PublishRecords
 from arcbeam.io.kafka.writing import Storage
 from tests.io.kafka.kills.points import POINTS, Pointed
 from tests.io.kafka.test_producing import connection, publisher, seen, staged
+from tests.waiting import until
 from tools.kafka.broker import Broker
 
 pytestmark = pytest.mark.contract("KAFKA-06")
@@ -81,9 +82,7 @@ def test_broker_that_restarts_publishes_once(tmp_path: Path, monkeypatch: pytest
         topic, armed, expected = broker.topic("restarts"), [""], list[int]()
 
         def readable() -> bool:
-            over = time.monotonic() + 20
-            while len(seen(broker, topic)) < len(expected) and time.monotonic() < over:
-                time.sleep(0.2)
+            until(lambda: len(seen(broker, topic)) >= len(expected), "all records")
             return seen(broker, topic) == expected
 
         def reached(point: str) -> None:
@@ -128,11 +127,7 @@ def test_suspended_publisher_publishes_once(broker: Broker, tmp_path: Path, by_a
         [sys.executable, "-m", "tests.io.kafka.kills.stopped", *given], cwd=_ROOT, stdout=subprocess.PIPE
     )
     try:
-        over = time.monotonic() + 60
-        while not (tmp_path / "stopped").exists():
-            assert time.monotonic() < over
-            assert process.poll() is None
-            time.sleep(0.05)
+        until((tmp_path / "stopped").exists, "the stop", process=process)
         if by_another:
             publisher(broker, tmp_path).publish([of])
             publisher(broker, tmp_path).publish([staged(tmp_path, topic, 3)])

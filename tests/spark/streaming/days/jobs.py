@@ -18,6 +18,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_newest
 from tests.notes import note, noted
 from tests.offsets import UpTo
+from tests.waiting import while_running
 
 
 def pipeline(*arguments: str) -> beam.Pipeline:
@@ -78,13 +79,11 @@ def panes(out: Path) -> list[tuple[int, ...]]:
 
 
 def until_output(result: Any, out: Path) -> None:
-    while not noted(out):
-        assert result.wait_until_finish(50) == "RUNNING"
+    while_running(result, lambda: noted(out))
 
 
 def until_logged(result: Any, caplog: pytest.LogCaptureFixture, what: str) -> None:
-    while not any(what in message for message in caplog.messages):
-        assert result.wait_until_finish(50) == "RUNNING"
+    while_running(result, lambda: any(what in message for message in caplog.messages))
 
 
 def head_of(state: Path) -> Any:

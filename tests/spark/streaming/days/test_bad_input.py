@@ -20,6 +20,7 @@ from tests.notes import note, noted
 from tests.offsets import Endless
 from tests.spark.streaming.days.jobs import expected_panes, panes, pipeline, ticks
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -66,8 +67,7 @@ def test_stalled_source_delays_only_its_windows(start: Callable[[beam.Pipeline],
         return start(p)
 
     result = submit()
-    while len(panes(alone)) < 3:
-        assert result.wait_until_finish(50) == "RUNNING"
+    while_running(result, lambda: len(panes(alone)) >= 3)
     assert any("Stalled" in cause.stage for cause in result.status().causes)
     result.cancel()
     result.wait_until_finish()
@@ -160,8 +160,7 @@ def test_unclosed_windows_are_reported_and_output_by_drain(
     second = submit()
     assert kept(second, before) > before, "it is in the state, not only in memory"
     assert [noted(out) for out in outs.values()] == [[], []], "no window may fire"
-    while noted(read).count(19_999) < 2:
-        assert second.wait_until_finish(50) == "RUNNING"
+    while_running(second, lambda: noted(read).count(19_999) >= 2)
     second.drain()
     assert second.wait_until_finish() == "DRAINED"
     assert sorted(noted(outs["global"])) == [(key, list(range(key, 20_000, 2))) for key in (0, 1)]

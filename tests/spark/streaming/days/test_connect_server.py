@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from arcbeam.errors import ServerLostError
 from tests.golden.texts import check_message
 from tests.spark.session.connectserver import ConnectServer
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import until
 
 _ROOT = Path(__file__).resolve().parents[4]
 _PATIENCE = 300.0
@@ -109,11 +109,7 @@ class Job:
         return self._log.read_text(errors="replace")
 
     def wait_for(self, over: Callable[[], bool]) -> None:
-        until = time.monotonic() + _PATIENCE
-        while not over():
-            assert time.monotonic() < until, self.reported()[-4000:]
-            assert self.process.poll() is None, self.reported()[-4000:]
-            time.sleep(0.05)
+        until(over, lambda: self.reported()[-4000:], seconds=_PATIENCE, process=self.process)
 
 
 def test_job_continues_on_restarted_server(tmp_path: Path, server: ConnectServer) -> None:

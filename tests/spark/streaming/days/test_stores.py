@@ -34,6 +34,7 @@ from tests.spark.streaming.days.jobs import (
 from tests.spark.streaming.days.smalldisk import SmallDisk, small_disk
 from tests.spark.streaming.fed import fed, feed
 from tests.store.damage import newer
+from tests.waiting import until, while_running
 
 on_spark = pytest.mark.usefixtures("spark")
 
@@ -97,8 +98,7 @@ def test_permanently_unavailable_store_fails_job_until_resumed(tmp_path: Path) -
         return p.run()
 
     result = submit()
-    while not published(rows):
-        assert result.wait_until_finish(50) == "RUNNING"
+    while_running(result, lambda: published(rows))
     with away(state):
         out = published(rows)
         with pytest.raises(JobFailedError) as caught:
@@ -176,8 +176,7 @@ def test_incompatible_pipeline_is_refused_and_old_one_resumes(tmp_path: Path) ->
 
     feed(source, 12)
     first = submit()
-    while not published(rows):
-        assert first.wait_until_finish(50) == "RUNNING"
+    while_running(first, lambda: published(rows))
     first.cancel()
     first.wait_until_finish()
     head, out = head_of(state), published(rows)
@@ -221,16 +220,10 @@ def survives_full_disk(disk: SmallDisk, folder: Path, state: Path, **env: str) -
     command = [*disk.enter, sys.executable, "-c", _ALONE, str(state), str(out)]
     with output.open("wb") as log:
         job = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **env})
-
-    def until(seen: Any) -> None:
-        while not seen():
-            assert job.poll() is None, output.read_text()
-            time.sleep(0.05)
-
     try:
-        until(lambda: panes(out))
+        until(lambda: panes(out), output.read_text, process=job)
         with disk.full():
-            until(lambda: "No space left on device" in output.read_text())
+            until(lambda: "No space left on device" in output.read_text(), output.read_text, process=job)
         assert job.wait() == 0, output.read_text()
     finally:
         job.kill()

@@ -20,6 +20,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_manifest, read_newest
 from tests.notes import note, noted
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -121,8 +122,7 @@ def test_drain_ends_within_seconds(tmp_path: Path) -> None:
     for number, each in enumerate(outs):
         _ = each | f"Out {number}" >> beam.Map(note, str(out))
     result = p.run()
-    while len(noted(read)) < _READ:
-        assert result.wait_until_finish(100) == "RUNNING"
+    while_running(result, lambda: len(noted(read)) >= _READ)
     began = time.monotonic()
     result.drain("last")
     assert result.wait_until_finish(120_000) == "DRAINED"

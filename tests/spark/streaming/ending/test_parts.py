@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from arcbeam.io import Roll, WriteParts
 from arcbeam.io.parts.places import staging_for
 from tests.spark.streaming.fed import fed, feed
 from tests.store.backends import s3_server
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -65,11 +66,6 @@ def s3() -> Iterator[Place]:
         yield Place(f"s3://jobs/{uuid.uuid4().hex}", {f"s3_{name}": value for name, value in names.items()})
 
 
-def wait(result: Any, until: Callable[[], bool]) -> None:
-    while not until():
-        assert result.wait_until_finish(50) == "RUNNING"
-
-
 def submit(source: Path, state: Path, place: Place, windowed: Any, shards: int = 2, **arguments: Any) -> Any:
     options = ["--streaming", f"--shards={shards}", f"--checkpoint_dir={state}", *place.options]
     p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(options))
@@ -89,7 +85,7 @@ def test_open_parts_survive_suspension_and_windows_complete(
     feed(source, 95)
     first = submit(source, state, place, window.FixedWindows(50), **reported)
     # A closed window is complete; of the other one, with 45 lines, only full parts exist.
-    wait(first, lambda: len(place.lines()) == 50 + 20 + 20)
+    while_running(first, lambda: len(place.lines()) == 50 + 20 + 20)
     first.suspend()
     seen = place.files()
     assert place.lines()[:50] == [str(n) for n in range(50)]
@@ -115,7 +111,7 @@ def test_drain_closes_and_publishes_all_parts(tmp_path: Path, kind: str, request
     feed(source, 25)
     roll = Roll(elements=10, seconds=86_400)
     job = submit(source, state, place, window.GlobalWindows(), roll=roll)
-    wait(job, lambda: len(place.files()) == 2)
+    while_running(job, lambda: len(place.files()) == 2)
     assert place.lines() == [str(n) for n in range(20)]
     job.drain()
     assert job.wait_until_finish() == "DRAINED"

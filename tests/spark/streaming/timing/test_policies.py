@@ -25,6 +25,7 @@ from tests.offsets import NO_END, Endless
 from tests.spark.streaming.fed import fed, feed
 from tests.spark.streaming.timing.test_times import counts
 from tests.spark.streaming.timing.test_watermarks import pipeline, tens
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -98,8 +99,7 @@ def test_resumed_job_keeps_combined_watermark(tmp_path: Path) -> None:
     feed(ahead, 30)
     feed(behind, 0)
     first = run()
-    while len(noted(out)) < 29:
-        assert first.wait_until_finish(50) == "RUNNING"
+    while_running(first, lambda: len(noted(out)) >= 29)
     first.suspend()
     before = times_of(head())
     assert before.seen["WithWatermarkPolicy"] == 290_000_000
@@ -107,8 +107,7 @@ def test_resumed_job_keeps_combined_watermark(tmp_path: Path) -> None:
     feed(ahead, 30, end=True)
     feed(behind, 20)
     second = run()
-    while counts(second, "committed") != {("Sum", "droppedDueToLateness"): 20}:
-        assert second.wait_until_finish(50) == "RUNNING"
+    while_running(second, lambda: counts(second, "committed") == {("Sum", "droppedDueToLateness"): 20})
     times = times_of(head())
     times.check_after(before)
     assert times.seen["WithWatermarkPolicy"] == 290_000_000
@@ -175,8 +174,7 @@ def test_idle_partition_is_skipped_until_it_reports(
     # Two continue, one reports nothing more: it holds the watermark, but not forever.
     for folder in folders[:2]:
         feed(folder, 45)
-    while not {10, 20, 30, 40} <= _ends(out):
-        assert result.wait_until_finish(50) == "RUNNING"
+    while_running(result, lambda: {10, 20, 30, 40} <= _ends(out))
     # It reports again: what is behind the others is late, the rest is in time.
     feed(folders[2], 44, end=True)
     for folder in folders[:2]:

@@ -24,6 +24,7 @@ from arcbeam.streaming.driverstate import times_of
 from tests.notes import note, noted
 from tests.spark.streaming.fed import fed, feed
 from tests.spark.streaming.timing.test_times import counts
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -169,8 +170,7 @@ def test_resumed_job_keeps_and_confirms_outliers(tmp_path: Path) -> None:
 
     feed(source, 10)
     first = run()
-    while len(noted(out)) < 7:
-        assert first.wait_until_finish(50) == "RUNNING"
+    while_running(first, lambda: len(noted(out)) >= 7)
     observers = [cause for cause in first.status().causes if cause.kind == "observer"]
     assert [re.search(r"\b2\b", cause.text) is not None for cause in observers] == [True]
     first.suspend()
@@ -180,8 +180,7 @@ def test_resumed_job_keeps_and_confirms_outliers(tmp_path: Path) -> None:
     # One more is enough, with the earlier ones.
     feed(source, 11)
     second = run()
-    while len(noted(out)) < 10:
-        assert second.wait_until_finish(50) == "RUNNING"
+    while_running(second, lambda: len(noted(out)) >= 10)
     second.suspend()
     after = times_of(head())
     after.check_after(before)
@@ -224,8 +223,7 @@ def test_resumed_job_keeps_watermark_with_other_slots(tmp_path: Path) -> None:
 
     feed(source, 30)
     first = run()
-    while len(noted(out)) < 29:
-        assert first.wait_until_finish(50) == "RUNNING"
+    while_running(first, lambda: len(noted(out)) >= 29)
     first.suspend()
     before = times_of(head())
     assert before.seen == {"WithWatermark(at)": 290_000_000}
@@ -284,8 +282,7 @@ def test_resumed_job_keeps_quantile(tmp_path: Path) -> None:
         return p.run()
 
     def until_read(result: Any, numbers: int) -> None:
-        while len(noted(read)) < numbers:
-            assert result.wait_until_finish(50) == "RUNNING"
+        while_running(result, lambda: len(noted(read)) >= numbers)
 
     feed(source, 50)
     first = run()
