@@ -62,12 +62,13 @@ def test_picture_refers_to_nothing_outside() -> None:
 
 
 def test_hostile_names_are_inert() -> None:
-    hostile = "</title><script>alert(1)</script>\"' onload='x\x00\ud800"
+    hostile = "</title><script>alert(1)</script>\"' onload='x\x00\ud800\u202e"
     plan = diamond()
     stage = replace(plan.stages[0], name=hostile, transforms=(Transform("t", hostile, hostile),))
     channel = replace(plan.channels[0], name=hostile, coder=hostile, windowing=hostile)
     changed = Plan(hostile, (stage, *plan.stages[1:]), (channel, *plan.channels[1:]))
     for svg in (as_svg(changed), as_live_svg(changed)):
+        assert "\u202e" not in svg
         root = ET.fromstring(svg.encode())
         assert not [element for element in root.iter() if element.tag.endswith("script")]
         assert not [element for element in root.iter() if "onload" in element.attrib]

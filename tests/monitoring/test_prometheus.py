@@ -176,13 +176,14 @@ def test_page_has_only_known_metrics() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_page_is_served_while_job_runs(host: str) -> None:
+def test_page_is_served_while_job_runs(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     if host == "::1" and not _has_ipv6():
         pytest.skip("this machine has no IPv6")
     with exposing((host, 0), lambda: [Exposed("job-1", up=False)]) as at:
         assert at is not None
         shown = f"{f'[{host}]' if ':' in host else host}:{at[1]}"
         address = f"http://{shown}/metrics"
+        assert capsys.readouterr().err == f"arcbeam: metrics for Prometheus are at {address}\n"
         with urllib.request.urlopen(address) as page:
             assert 'arcbeam_up{job="job-1"} 0.0\n' in page.read().decode()
             assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")

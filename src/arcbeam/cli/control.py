@@ -84,7 +84,7 @@ def suspend(
     """Take a savepoint, stop JOB, and print the savepoint's path. A suspension fires no windows or timers.
 
     JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir). To resume it, run
-    `arcbeam resume PATH`, or submit its pipeline again with the same --checkpoint_dir.
+    `arcbeam resume FOLDER`, or submit its pipeline again with the same --checkpoint_dir.
     """
     from arcbeam.store.log.requests import RequestKind
 

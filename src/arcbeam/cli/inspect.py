@@ -150,22 +150,22 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
     if found.savepoints:
         out.text("\nsavepoints")
         out.table(
-            ["name", "micro_batch", "committed at"],
+            ["name", "micro_batch", "micro-batch started at"],
             [
-                {"name": pin.name, "micro_batch": pin.micro_batch, "committed at": _time(pin.time)}
+                {"name": pin.name, "micro_batch": pin.micro_batch, "micro-batch started at": _time(pin.time)}
                 for pin in found.savepoints
             ],
         )
     out.text("\nmicro-batches")
     out.table(
-        ["micro_batch", "epoch", "kind", "mode", "committed at", "written", "to publish"],
+        ["micro_batch", "epoch", "kind", "mode", "started at", "written", "to publish"],
         [
             {
                 "micro_batch": micro_batch.micro_batch,
                 "epoch": micro_batch.epoch,
                 "kind": micro_batch.kind,
                 "mode": micro_batch.mode,
-                "committed at": _time(micro_batch.time),
+                "started at": _time(micro_batch.time),
                 "written": _bytes(micro_batch.written),
                 "to publish": micro_batch.committables,
             }

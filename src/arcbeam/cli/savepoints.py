@@ -118,7 +118,7 @@ def _list(out: Output, blobs: DurableBlobs) -> None:
             {
                 "name": each.name,
                 "micro_batch": each.micro_batch,
-                "committed at": shown(each.time),
+                "micro-batch started at": shown(each.time),
                 "job was": each.mode or "unreadable",
                 "size": bytes_shown(each.size),
                 "its own": bytes_shown(each.own),
@@ -149,7 +149,7 @@ def _describe(out: Output, folder: str, blobs: DurableBlobs, name: str) -> None:
             {
                 "savepoint": name,
                 "path": path,
-                "micro_batch": f"{found.micro_batch} of epoch {found.epoch}, committed at {shown(found.time)}",
+                "micro_batch": f"{found.micro_batch} of epoch {found.epoch}, which started at {shown(found.time)}",
                 "job was": f"{found.mode}: {NOTHING_LEFT}" if ended else found.mode or "unreadable",
                 "state of": ", ".join(found.stages) or "no stage",
                 "files": f"{found.files} of {bytes_shown(found.size)}; only this savepoint needs "

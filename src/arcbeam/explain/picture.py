@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 from arcbeam.explain.layout import Layout, Point, Size, lay_out
 from arcbeam.explain.words import EXCHANGES, observers_of, side_text, transform_names, words_of
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
+from arcbeam.model.texts import visible
 
 _STAGE_WIDTH = 280.0
 _CHANNEL_WIDTH = 224.0
@@ -371,7 +372,8 @@ def _text(x: float, y: float, text: str, style: str, title: str = "", anchor: st
 
 
 def _safe(text: str) -> str:
-    """Escape for elements and attributes. Characters that XML cannot contain are replaced."""
+    """Escape for elements and attributes; also characters that a browser would obey or XML cannot contain."""
+    text = visible(text)
     if _UNSAFE.search(text) is None:
         return text  # a live picture has many of these
     return escape(_NOT_XML.sub("\ufffd", text), {'"': "&quot;", "'": "&#39;"})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,12 +20,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from arcbeam.console.progressline import JobProgress
+from arcbeam.console.progressline import JobProgress, announce
 from arcbeam.errors import SetupError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.streaming.status.status import StageStatus, Status, at_moment
-
-_LOG = logging.getLogger("arcbeam")
 
 FAMILIES: Final = {
     "build_info": ("gauge", "1; its labels are the versions of the process that answers. It has no label 'job'."),
@@ -322,7 +319,7 @@ def exposing(
     except OSError as e:
         raise SetupError(f"cannot listen on --metrics_address={shown}:{port}: {e}", "give a free port") from e
     at = str(server.server_address[0]), server.server_port
-    _LOG.info("metrics for Prometheus at http://%s:%d/metrics", shown, at[1])
+    announce(f"metrics for Prometheus are at http://{shown}:{at[1]}/metrics")
     try:
         yield at
     finally:
