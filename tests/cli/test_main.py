@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from click.testing import CliRunner, Result
 from arcbeam.cli import doctor, main
 from arcbeam.console.output import JsonOutput, TextOutput
 from arcbeam.errors import SetupError
+from tests.waiting import until
 
 GOOD = doctor.Check("Python", True, "3.11.7")
 BAD = doctor.Check("Java", False, "no Java", "install one")
@@ -212,9 +212,7 @@ def test_ctrl_c_ends_start_of_spark_and_job(tmp_path: Path, moment: Callable[[in
     with output.open("w") as file:
         # In a separate session: the signal goes to all its processes, as from a terminal.
         running = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
-    while not moment(running.pid, output):
-        assert running.poll() is None, output.read_text()
-        time.sleep(0.1)
+    until(lambda: moment(running.pid, output), output.read_text, process=running)
     before = len(output.read_text())
     os.killpg(running.pid, signal.SIGINT)
     assert running.wait(timeout=100) == 130

@@ -47,7 +47,7 @@ def _of_modules() -> Iterator[type[suites.Conformance]]:
     "case",
     [
         *(
-            pytest.param(case, marks=[pytest.mark.long] if case.__name__ == "PortableEmpty" else [])
+            pytest.param(case, marks=[pytest.mark.long] * (case.__name__ in ("FnApiEmpty", "PortableEmpty")))
             for case in _on_empty_runner()
         ),
         *(pytest.param(case, marks=pytest.mark.long) for case in _of_modules()),

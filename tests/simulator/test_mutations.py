@@ -6,6 +6,7 @@ import pytest
 
 from simulator import failure_of, scenario_of
 from simulator.mutations import MUTATIONS, found_by, main
+from tests.simulator.test_simulate import SEEDS as PLAYED
 
 SEEDS = {
     "a hold dropped at a split": 1,
@@ -87,7 +88,11 @@ def test_mistake_is_found_by_its_seed(name: str) -> None:
     assert found_by(name, SEEDS[name])
 
 
-@pytest.mark.parametrize("seed", sorted(set(SEEDS.values())))
+@pytest.mark.parametrize(
+    "seed",
+    # `test_simulate` plays many of them, too.
+    [pytest.param(each, marks=[pytest.mark.long] * (each in PLAYED)) for each in sorted(set(SEEDS.values()))],
+)
 def test_seed_without_mistake_passes(seed: int) -> None:
     assert failure_of(scenario_of(seed)) is None
 

@@ -16,9 +16,10 @@ from arcbeam.page.sources import FolderSource
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.endnote import note_of
 from arcbeam.store.manifest.names import ANSWERS, REQUESTS
-from tests.page.running.test_running_jobs import head, until
+from tests.page.running.test_running_jobs import head
 from tests.page.test_browser import CHROMIUM, api, browser  # noqa: F401  # a fixture
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.contract("PAGE-04", "PAGE-13"),

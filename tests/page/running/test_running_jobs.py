@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +30,11 @@ from tests.jobs.fakes import connected
 from tests.page.test_app import client
 from tests.page.test_control import ORIGIN, fields, result
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import until
 
 pytestmark = [pytest.mark.contract("PAGE-03", "PAGE-04"), pytest.mark.usefixtures("spark")]
 
 _SECONDS = 120.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def head(folder: Path) -> Manifest:
