@@ -64,11 +64,11 @@ def driven(log: CommitLog, *answers: Answer, mode: CommitMode | None = None) -> 
                 assert request is not None
                 seen.append(request)
                 if mode is not None and request.what is not RequestKind.DRAIN:
-                    log.propose(log.draft(Timestamp(1), mode=mode))
+                    log.propose(log.draft(max(log.head.time, Timestamp(1)), mode=mode))
                 for answer in answers:
                     requests.answer(log.blobs, id, answer)
                 if mode is not None and request.what is RequestKind.DRAIN:
-                    log.propose(log.draft(Timestamp(1), mode=mode))
+                    log.propose(log.draft(max(log.head.time, Timestamp(1)), mode=mode))
                 return
 
     thread = threading.Thread(target=drive)

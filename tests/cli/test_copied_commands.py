@@ -14,15 +14,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from arcbeam.cli import main
+from arcbeam.model.commits import CommitMode
 from arcbeam.options import given_as
 from arcbeam.store.blobs.errors import LaterMicroBatchesError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import jobgraphs
-from arcbeam.store.log.requests import unanswered_remedy
+from arcbeam.store.log.requests import Answer, AnswerKind, RequestKind, unanswered_remedy
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.headline import headline
+from tests.cli.test_control import driven
 from tests.cli.test_savepoints import Job
+from tests.jobs.fakes import Client, Fake
 from tests.store.samples import opened
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "messages"
@@ -92,6 +95,56 @@ def run(command: str) -> Result:
     result = CliRunner().invoke(main.main, as_a_shell(command))
     assert result.exit_code == 0, (command, result.output)
     return result
+
+
+_FOLDER = re.compile(r"memory://|memory\b|\{tmp\}/job|\{folder\}(?:/state)?|'/data/it'\"'\"'s a job'")
+"""A job's folder in a golden text."""
+
+
+@pytest.mark.parametrize(("text", "command"), list(_of_golden_texts()))
+def test_command_of_a_golden_text_does_what_it_says(
+    text: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: Client, fake: Fake
+) -> None:
+    """As it is, but for the places of this run: the folder of a job, or a server."""
+    monkeypatch.chdir(tmp_path)
+    job = Job(tmp_path)
+    folder = tmp_path / PLACES[len(text) % len(PLACES)]
+    (tmp_path / "job").rename(folder)
+    job.path, job.blobs = str(folder), FolderBlobs(folder, sync=False)
+    _named(job)
+    job.micro_batch(pin="before")
+    head = job.micro_batch().head
+    served, at = "", ""
+    if "{at}" in command:
+        fake.behave = fake.until_cancelled
+        at = f"--endpoint={client.prepare().artifact_staging_endpoint.url}"
+        served = client.run()
+        fake.status = record_of(job.blobs)
+    command = _FOLDER.sub(lambda _: shlex.quote(str(folder)), command).replace("{at}", at).replace("{job}", served)
+    name, *words = as_a_shell(command)
+    if name == "resume":
+        # Spark is not needed to see which job it is, and from where it continues.
+        resumed: list[str] = []
+        monkeypatch.setattr("arcbeam.runner.resume.resume", lambda path, *_, savepoint, **more: resumed.append(path))
+        CliRunner().invoke(main.main, [name, *words])
+        assert resumed == [str(folder)]
+        assert record_of(FolderBlobs(Path(resumed[0])))["micro_batch"] == head.micro_batch
+    elif name in ("savepoint", "suspend"):
+        kind = {"savepoint": RequestKind.SAVEPOINT, "suspend": RequestKind.SUSPEND}[name]
+        mode = CommitMode.SUSPENDED if name == "suspend" else None
+        with driven(job.log, Answer(AnswerKind.DONE, "done", head.micro_batch), mode=mode) as seen:
+            output = run(command).output
+        assert [request.what for request in seen] == [kind]
+        assert f"{folder}/savepoints/" in output
+    elif name == "status":
+        assert "job 'words' in" in run(command).output
+    elif name == "jobs":
+        assert served in run(command).output
+    elif name == "savepoints":
+        assert "as a separate job" in run(command).output
+        assert (tmp_path / "TARGET").is_dir()
+    else:
+        assert (name, words) == ("serve", []), "tests.jobs has the tests of the server"
 
 
 def _named(job: Job) -> None:
