@@ -108,7 +108,7 @@ def main() -> None:
             while True:
                 status = result.status()
                 if status is not None and any(
-                    name in of.stage and of.total.get("read", 0) >= count for of in status.stages
+                    name in of.stage and of.total and of.total.read >= count for of in status.stages
                 ):
                     return time.monotonic() - started
                 result.wait_until_finish(100)

@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,9 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.historyfile import history_in
 from arcbeam.store.log.planfile import plan_in
 from arcbeam.streaming.interfaces import JobListener
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.history import job_record
-from arcbeam.streaming.status.records import status_from
-from arcbeam.streaming.status.status import Status, as_record
+from arcbeam.streaming.status.status import Status
 from tests.page import samples
 from tests.spark.streaming.inprocess import ends_cancelled, run_of, without_spark
 from tests.spark.streaming.test_stuck import numbers
@@ -174,20 +174,19 @@ def view(address: str, path: str, viewers: int) -> None:
 
 
 class InDriver(samples.Jobs):
-    """A job in this process. A driver has its status, of which each request makes a record."""
+    """A job in this process. A driver has its status."""
 
     status: Status
 
     @override
     def job(self, id: str) -> Listed | None:
-        return Listed(id, "in this process", {**as_record(self.status), "folder": "", "ended": None})
+        return Listed(id, "in this process", self.status)
 
 
 def cost_in_driver(states: list[Path], viewers: int) -> float:
     """Return the share of a core that the page of a driver takes, of a job that commits once a second."""
     blobs = [FolderBlobs(state, sync=False) for state in states]
-    found = [status_from({**record_of(each), "driver": None, "due": None}) for each in blobs]
-    statuses = [status for status in found if status is not None]
+    statuses = [replace(status_in(each), driver=None, due=None, folder="") for each in blobs]
     plan, history = plan_in(blobs[0]), job_record(history_in(blobs[0]))
     jobs = InDriver(plans={} if plan is None else {"job": plan}, histories={"job": history})
     jobs.status = statuses[0]

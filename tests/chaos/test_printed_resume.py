@@ -15,7 +15,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.drivernote import driver_note_of, record_driver
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.words import silent
 from tests.chaos.test_kills import kill_all
 from tests.cli.test_copied_commands import commands_in
@@ -72,7 +72,7 @@ def test_killed_job_resumes_by_the_printed_command(tmp_path: Path) -> None:
     panes = job.panes()
     assert [pane for n, pane in enumerate(panes) if pane not in panes[:n]] == expected(0, 35)
     assert set(noted(job.read)) == set(range(35))
-    assert record_of(folder)["mode"] == "done"
+    assert status_in(folder).mode == "done"
 
 
 def _age(folder: FolderBlobs) -> None:
@@ -81,4 +81,4 @@ def _age(folder: FolderBlobs) -> None:
     note = driver_note_of(folder, head)
     assert note is not None
     record_driver(folder, replace(note, time=Timestamp(note.time - 3_600_000_000)))
-    assert silent(record_of(folder)) is not None
+    assert silent(status_in(folder)) is not None

@@ -28,9 +28,11 @@ from arcbeam.store.log.endnote import EndNote, record_end
 from arcbeam.store.log.requests import Answer, AnswerKind, Request, RequestKind
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.streaming.driver.proposals import draft
+from arcbeam.streaming.status.status import StageStatus, as_record
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden import check_message
 from tests.jobs.fakes import WAIT, Client, Fake
+from tests.page import samples
 from tests.store.samples import opened
 from tests.streaming.jobs import LAYOUT, READERS, proposal, reported, staged
 from tests.streaming.jobs import opened as steps_opened
@@ -312,9 +314,9 @@ def test_commands_control_jobs_of_server(client: Client, fake: Fake, monkeypatch
     check_message("server-drain-not-ended", result.stderr, job=id, at=at)
     assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
     # A protobuf Struct would turn integers into floats, and lose microseconds.
-    fake.status = {"micro_batch": 7, "time": 2**62 + 1, "mode": "running", "causes": []}
+    fake.status = as_record(samples.status(1, samples.now(), micro_batch=7, watermark=2**62 + 1, causes=()))
     found = json.loads(invoke("status", id, at, "--json").stdout)
-    assert found == {**fake.status, "overdue": None, "silent": None, "headline": ANY}
+    assert found == {**json.loads(json.dumps(fake.status)), "overdue": None, "silent": None, "headline": ANY}
     assert found["headline"]["line"] == "OK: No watermark waits for anything."
     slow = threading.Event()
     fake.answer = lambda: assert_soon(slow)
@@ -325,11 +327,9 @@ def test_commands_control_jobs_of_server(client: Client, fake: Fake, monkeypatch
         check_message(f"server-{command}-not-done", result.stderr, job=id)
     slow.set()
     # The command prints the status of the draining job until the job ends.
-    fake.status = {
-        "micro_batch": 8,
-        "stages": [{"stage": "Read", "restrictions": 1, "backlog": 3.0}],
-        "causes": [{"text": "the watermark is at 5: restriction 1.0 of 'a'"}],
-    }
+    drains = samples.with_cause(samples.status(1), text="the watermark is at 5: restriction 1.0 of 'a'")
+    stage = StageStatus("Read", 0, Timestamp(0), Timestamp(0), None, (), restrictions=1, backlog=3.0)
+    fake.status = as_record(replace(drains, micro_batch=8, stages=(stage,)))
     actions = iter([None, fake.cancelled.set])
     fake.answer = lambda: (next(actions) or (lambda: None))()
     result = invoke("drain", id, at)

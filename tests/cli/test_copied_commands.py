@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.requests import Answer, AnswerKind, RequestKind, unanswered_remedy
 from arcbeam.store.manifest.jobgraphfile import JobGraph
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.headline import headline
+from arcbeam.streaming.status.status import as_record
 from tests.cli.test_control import driven
 from tests.cli.test_savepoints import Job
 from tests.jobs.fakes import Client, Fake
@@ -119,7 +121,7 @@ def test_command_of_a_golden_text_does_what_it_says(
         fake.behave = fake.until_cancelled
         at = f"--endpoint={client.prepare().artifact_staging_endpoint.url}"
         served = client.run()
-        fake.status = record_of(job.blobs)
+        fake.status = as_record(status_in(job.blobs))
     command = _FOLDER.sub(lambda _: shlex.quote(str(folder)), command).replace("{at}", at).replace("{job}", served)
     name, *words = as_a_shell(command)
     if name == "resume":
@@ -128,7 +130,7 @@ def test_command_of_a_golden_text_does_what_it_says(
         monkeypatch.setattr("arcbeam.runner.resume.resume", lambda path, *_, savepoint, **more: resumed.append(path))
         CliRunner().invoke(main.main, [name, *words])
         assert resumed == [str(folder)]
-        assert record_of(FolderBlobs(Path(resumed[0])))["micro_batch"] == head.micro_batch
+        assert status_in(FolderBlobs(Path(resumed[0]))).micro_batch == head.micro_batch
     elif name in ("savepoint", "suspend"):
         kind = {"savepoint": RequestKind.SAVEPOINT, "suspend": RequestKind.SUSPEND}[name]
         mode = CommitMode.SUSPENDED if name == "suspend" else None
@@ -158,7 +160,7 @@ def place(words: list[str]) -> str:
 
 def test_headline_resumes_the_job_in_its_folder(job: Job) -> None:
     _named(job)
-    (command,) = commands_in(headline({**record_of(job.blobs), "mode": "suspended"}).line)
+    (command,) = commands_in(headline(replace(status_in(job.blobs), mode=CommitMode.SUSPENDED)).line)
     words = as_a_shell(command)
     assert (words[0], place(words), words[2:]) == ("resume", str(job.blobs), [])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from arcbeam.cli import inspect, main
+from arcbeam.cli import main
 from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -85,14 +85,6 @@ def test_inspect_prints_json(job: Path) -> None:
     assert found["stages"][0]["outputs"] == [{"output": "out", "watermark": MIN_TIMESTAMP}]
     assert [micro_batch["micro_batch"] for micro_batch in found["micro_batches"]] == [1]
     assert found["problems"] is None
-
-
-@pytest.mark.parametrize(
-    ("size", "shown"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1_234_567, "1.23 MB"), (5 * 10**9, "5 GB"), (10**12, "1 TB")],
-)
-def test_size_is_shown_in_its_unit(size: int, shown: str) -> None:
-    assert inspect._bytes(size) == shown
 
 
 def test_missing_file_is_reported(job: Path) -> None:

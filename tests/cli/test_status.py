@@ -33,6 +33,7 @@ from arcbeam.store.log.troublenote import Trouble, record_trouble
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status import words
+from arcbeam.streaming.status.folder import status_in
 from tests.golden.texts import check_message
 from tests.store.samples import delta
 from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
@@ -108,17 +109,17 @@ def test_status_prints_stages_and_causes(job: Path) -> None:
 
 
 def test_narrow_terminal_shows_fewer_columns(job: Path) -> None:
-    record = json.loads(invoke(str(job), "--json").stdout)
+    status = status_in(FolderBlobs(job, sync=False))
     shown = {width: io.StringIO() for width in (70, 200)}
     for width, text in shown.items():
-        Console(file=text, width=width).print(_table(record, width))
+        Console(file=text, width=width).print(_table(status, width))
     narrow, wide = (text.getvalue() for text in shown.values())
     assert max(map(len, narrow.splitlines())) <= 70
     assert "waits" in wide
     assert "waits" not in narrow
     assert "output at" in narrow
-    day = {**record, "time": 5_000_000, "stages": [{**record["stages"][0], "input": 65_000_000}]}
-    assert "1970" not in "".join(_cells(day, day["stages"][0])[1].splitlines()[0])
+    stage = replace(status.stages[0], input=Timestamp(65_000_000))
+    assert "1970" not in "".join(_cells(replace(status, time=Timestamp(5_000_000)), stage)[1].splitlines()[0])
 
 
 @pytest.mark.parametrize(
@@ -134,9 +135,8 @@ def test_narrow_terminal_shows_fewer_columns(job: Path) -> None:
     ],
 )
 def test_gap_of_a_stage_is_below_its_watermark(job: Path, input: int, gap: list[str]) -> None:
-    record = json.loads(invoke(str(job), "--json").stdout)
-    record |= {"scripted": True, "time": 100_000_000}
-    _, *lines = _cells(record, {**record["stages"][0], "input": input})[1].splitlines()
+    status = replace(status_in(FolderBlobs(job, sync=False)), scripted=True, time=Timestamp(100_000_000))
+    _, *lines = _cells(status, replace(status.stages[0], input=Timestamp(input)))[1].splitlines()
     assert lines == gap
 
 
@@ -146,14 +146,14 @@ def test_watch_leaves_last_status_on_screen(
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    record = json.loads(invoke(str(job), "--json").stdout)
+    status = status_in(FolderBlobs(job, sync=False))
     monkeypatch.setattr("arcbeam.cli.status.time.sleep", interrupted)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     # The lines above the table are wrapped; the job's folder has a long path in some runs.
     monkeypatch.setenv("LINES", "50")
     with pytest.raises(KeyboardInterrupt):
-        _show(TextOutput(), lambda: record, watch=True, every=1)
+        _show(TextOutput(), lambda: status, watch=True, every=1)
     screen, _, left = capsys.readouterr().out.partition("\x1b[?1049l")
     assert screen.index("restriction 1.0.0~ab") < screen.index("input at"), "the table may be cut off"
     assert "restriction 1.0.0~ab" in left
@@ -203,7 +203,8 @@ def test_overdue_work_suggests_missing_driver(job: Path, monkeypatch: pytest.Mon
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["due"], record["overdue"]) == (due, 60.0)
     assert "job: running, perhaps;" in invoke(str(job)).stdout
-    assert words.overdue({**record, "mode": "suspended"}) is None, "no driver has to run it"
+    suspended = replace(status_in(FolderBlobs(job, sync=False)), mode=CommitMode.SUSPENDED)
+    assert words.overdue(suspended) is None, "no driver has to run it"
     inspected = CliRunner().invoke(main.main, ["inspect", str(job)]).stdout
     assert overdue in inspected.splitlines()
     earlier = CliRunner().invoke(main.main, ["inspect", str(job), f"--micro-batch={number}"]).stdout

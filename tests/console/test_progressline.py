@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from arcbeam.console.progressline import JobProgress, ProgressLine, StageProgress, announce, line
+from arcbeam.console.progressline import JobProgress, ProgressLine, StageProgress, StageState, announce, line
 
 
 class Terminal(io.StringIO):
@@ -120,4 +120,4 @@ def test_line_goes_to_stderr_if_that_is_a_terminal(monkeypatch: pytest.MonkeyPat
 
 
 def test_stage_begins_as_waiting_without_figures() -> None:
-    assert StageProgress("s") == StageProgress("s", "waiting", 0, 0, 0, 0, 0.0, 1, True)
+    assert StageProgress("s") == StageProgress("s", StageState.WAITING, 0, 0, 0, 0, 0.0, 1, True)

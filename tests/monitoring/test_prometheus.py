@@ -14,12 +14,16 @@ from dataclasses import replace
 import pytest
 
 from arcbeam.console.progressline import JobProgress
+from arcbeam.engine.protocol.reports import Counts
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.errors import InvalidPipelineError, SetupError
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.monitoring.prometheus import FAMILIES, Counter, Exposed, JobCollector, exposed, exposing, name_of
 from arcbeam.options import ArcbeamOptions
 from arcbeam.store.log.drivernote import DriverNote
-from arcbeam.streaming.status.reasons import Cause
+from arcbeam.streaming.status.reasons import Cause, CauseKind
+from arcbeam.streaming.status.recentcounts import Mark
 from arcbeam.streaming.status.snapshot import Since
 from arcbeam.streaming.status.status import OutputStatus, StageStatus, Status
 
@@ -42,29 +46,20 @@ _STAGE = StageStatus(
     Timestamp(5_000_000),
     Since(3, Timestamp(7_000_000)),
     (_OUT,),
-    total={"read": 5, "written": 4, "late": 1, "made": 3},
+    total=Counts(5, 4, late=1, made=3),
     bytes_in=800,
     restrictions=2,
     backlog=1.5,
     state_rows=11,
     state_bytes=700,
     next_due=Timestamp(8_500_000),
-    recent={"read": 1200, "written": 930, "made": 750},
-    kept={
-        "keys": 6,
-        "windows": 2,
-        "cells": {"seen": 4},
-        "event_timers": 3,
-        "clock_timers": 1,
-        "blocked": 8,
-        "ordered": 0,
-        "waiting_bytes": 90,
-    },
+    recent=Mark(1200, 930, 750),
+    kept=StateMetrics(2, {"seen": 4}, 3, 1, 8, 0, 90),
 )
-_CAUSE = Cause("timer", _STAGE.stage, 0, "flush", None, Timestamp(0), None, None, False, "", "", ("a", "b"))
+_CAUSE = Cause(CauseKind.TIMER, _STAGE.stage, Timestamp(0), None, "", "", stages=("a", "b"))
 _STATUS = Status(
     3,
-    "running",
+    CommitMode.RUNNING,
     Timestamp(9_000_000),
     Timestamp(0),
     None,
@@ -77,6 +72,7 @@ _STATUS = Status(
     (_CAUSE,),
     {1: 77},
     {1: 2},
+    committed=Timestamp(9_000_000),
     window=Duration(60_000_000),
     driver=DriverNote(1, "host:run", 7, Timestamp(0), Timestamp(9_000_000), 10.0, "waiting", failures=2),
 )
@@ -99,7 +95,7 @@ def _exposed(
 
 
 def test_missing_figures_have_no_sample() -> None:
-    stage = replace(_STAGE, total={})
+    stage = replace(_STAGE, total=None)
     quiet = replace(_STATUS, stages=(stage,), window=None, watermark=MIN_TIMESTAMP)
     lines = _exposed(quiet).splitlines()
     assert 'arcbeam_source_elements_total{job="job-1"} 0.0' in lines
@@ -165,7 +161,7 @@ def test_page_has_only_known_metrics() -> None:
     assert re.fullmatch(rf"arcbeam_build_info\{{{labels}\}} 1\.0", versions)
     assert up == 'arcbeam_up{job="job-1"} 1.0'
     assert "arcbeam_tasks_total" in _exposed(None, JobProgress((), 10, 3))
-    quiet = replace(_STATUS, watermark=MIN_TIMESTAMP, stages=(replace(_STAGE, input_since=None, total={}),))
+    quiet = replace(_STATUS, watermark=MIN_TIMESTAMP, stages=(replace(_STAGE, input_since=None, total=None),))
     assert "arcbeam_watermark_lag" not in _exposed(quiet)
     uncounted = replace(_STAGE, kept=None, input=MIN_TIMESTAMP)
     text = _exposed(replace(_STATUS, window=None, stages=(uncounted,)))

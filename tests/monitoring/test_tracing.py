@@ -12,6 +12,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from arcbeam.errors import InvalidPipelineError, SetupError
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.monitoring import tracing
 from arcbeam.streaming.status.status import Status
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.contract("OPS-09")
 
 _STATUS = Status(
     3,
-    "running",
+    CommitMode.RUNNING,
     Timestamp(9_000_000),
     Timestamp(0),
     Duration(9_000_000),
@@ -34,6 +35,7 @@ _STATUS = Status(
     (),
     {},
     {},
+    committed=Timestamp(9_000_000),
 )
 
 

@@ -1,19 +1,28 @@
-"""Jobs as the page knows them: records of a status, a plan and a history, without a driver."""
+"""Jobs as the page knows them: a status, and records of a plan and a history, without a driver."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
 
+from arcbeam.engine.protocol.reports import Counts
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.explain import plan_record
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.plan import Plan, Routing
-from arcbeam.model.timestamps import Timestamp
-from arcbeam.page.sources import Listed, Record, Source
+from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.page.sources import Listed, Source
+from arcbeam.store.log.drivernote import DriverNote
+from arcbeam.streaming.status.reasons import Cause, CauseKind
+from arcbeam.streaming.status.records import Record
+from arcbeam.streaming.status.snapshot import Since
+from arcbeam.streaming.status.status import OutputStatus, StageStatus, Status
 from tests.explain.plans import Builder
 
 NOW = 1_767_607_203_000_000
@@ -45,105 +54,106 @@ def plan_of(stages: int) -> dict[str, Any]:
     return record
 
 
-def record(stages: int = 5, now: int = NOW, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    """Return a status of a running job."""
+def status(stages: int = 5, now: int = NOW, seed: int = 0, **changes: Any) -> Status:
+    """Return the status of a running job."""
     draw = random.Random(seed)
-    found = [_stage(of, now, draw) for of in plan_of(stages)["stages"]]
-    held = found[0]["stage"]
-    cause = {
-        "kind": "restriction",
-        "stage": held,
-        "shard": 3,
-        "name": "1.0.0~9f",
-        "key": None,
-        "time": now - 200_000_000,
-        "since": {"micro_batch": 40, "time": now - 190_000_000},
-        "due": None,
-        "by_clock": False,
-        "text": f"the watermark of the input of '{held}' is at {shown_time(Timestamp(now - 200_000_000))}, "
-        f"since micro-batch 40 ({shown_time(Timestamp(now - 190_000_000))}): restriction "
+    found = [_stage(of, Timestamp(now), draw) for of in plan_of(stages)["stages"]]
+    held, watermark = found[0].stage, Timestamp(now - 200_000_000)
+    since = Since(40, Timestamp(now - 190_000_000))
+    cause = Cause(
+        kind=CauseKind.RESTRICTION,
+        stage=held,
+        shard=3,
+        name="1.0.0~9f",
+        key=None,
+        time=watermark,
+        since=since,
+        due=None,
+        by_clock=False,
+        text=f"the watermark of the input of '{held}' is at {shown_time(watermark)}, since micro-batch 40 "
+        f"({shown_time(since.time)}): restriction "
         "of element 'EWR' in shard 3 (of 4 that are not done) has deferred itself until 2026-01-05T11:00:03Z",
-        "released_when": "the clock reaches 2026-01-05T11:00:03Z, when it is processed again",
-        "stages": [of["stage"] for of in found],
-        "decides": True,
-    }
-    status = {
-        "micro_batch": 41,
-        "mode": "running",
-        "time": now,
-        "watermark": now - 200_000_000,
-        "behind": 200_000_000,
-        "elapsed": 1_000_000,
-        "rate": 1234.5,
-        "restrictions": 4,
-        "backlog": 17.0,
-        "seconds": {"seconds": 0.51, "plan": 0.01, "spark": 0.2, "user": 0.28, "commit": 0.02},
-        "stages": found,
-        "causes": [cause],
-        "state_bytes": {"1": 123_456},
-        "state_entries": {"1": 777},
-        "due": None,
-        "driver": {
-            "driver": "host-1:flights",
-            "epoch": 1,
-            "pid": 4711,
-            "since": now - 3_600_000_000,
-            "time": now,
-            "every": 10.0,
-            "doing": "running micro-batch 42 for 0 s",
-        },
-        "name": "flights",
-        "committed": None,
-        "scripted": False,
-        "folder": "/data/flights",
-        "ended": None,
-    }
-    return {**status, **changes}
+        released_when="the clock reaches 2026-01-05T11:00:03Z, when it is processed again",
+        stages=tuple(of.stage for of in found),
+    )
+    made = Status(
+        micro_batch=41,
+        mode=CommitMode.RUNNING,
+        time=Timestamp(now),
+        watermark=watermark,
+        behind=Duration(200_000_000),
+        elapsed=Duration(1_000_000),
+        rate=1234.5,
+        restrictions=4,
+        backlog=17.0,
+        seconds={"seconds": 0.51, "plan": 0.01, "spark": 0.2, "user": 0.28, "commit": 0.02},
+        stages=tuple(found),
+        causes=(cause,),
+        state_bytes={1: 123_456},
+        state_entries={1: 777},
+        driver=driver(now),
+        name="flights",
+        committed=Timestamp(now),
+        folder="/data/flights",
+    )
+    return replace(made, **{"committed": changes.get("time", made.committed), **changes})
 
 
-def _stage(of: Record, now: int, draw: random.Random) -> dict[str, Any]:
-    read, since = draw.randrange(2_000), {"micro_batch": 40, "time": now - 190_000_000}
-    counts = {"read": read, "written": read, "late": 0, "fired": 3, "made": 0}
-    return {
-        "stage": of["uid"],
-        "level": 1,
-        "upstream": now,
-        "input": now - draw.randrange(1, 200) * 1_000_000,
-        "input_since": since,
-        "outputs": [
-            {
-                "output": output,
-                "watermark": now - draw.randrange(1, 200) * 1_000_000,
-                "since": since,
-                "elements": read,
-                "bytes": 31 * read,
-                "least": now - 60_000_000,
-                "mean": now - 5_000_000,
-                "most": now,
-            }
+def driver(now: int = NOW, **changes: Any) -> DriverNote:
+    """Return the note of its driver."""
+    since, doing = Timestamp(now - 3_600_000_000), "running micro-batch 42 for 0 s"
+    return replace(DriverNote(1, "host-1:flights", 4711, since, Timestamp(now), 10.0, doing), **changes)
+
+
+def with_cause(of: Status, **changes: Any) -> Status:
+    """Return a status with its cause changed."""
+    return replace(of, causes=(replace(of.causes[0], **changes),))
+
+
+def with_stage(of: Status, number: int, **changes: Any) -> Status:
+    """Return a status with one stage changed."""
+    changed = replace(of.stages[number], **changes)
+    return replace(of, stages=(*of.stages[:number], changed, *of.stages[number + 1 :]))
+
+
+def _stage(of: Record, now: Timestamp, draw: random.Random) -> StageStatus:
+    read, since = draw.randrange(2_000), Since(40, Timestamp(now - 190_000_000))
+    counts = Counts(read=read, written=read, fired=3)
+    return StageStatus(
+        stage=of["uid"],
+        level=1,
+        upstream=now,
+        input=Timestamp(now - draw.randrange(1, 200) * 1_000_000),
+        input_since=since,
+        outputs=tuple(
+            OutputStatus(
+                output=output,
+                watermark=Timestamp(now - draw.randrange(1, 200) * 1_000_000),
+                since=since,
+                elements=read,
+                bytes=31 * read,
+                least=Timestamp(now - 60_000_000),
+                mean=Timestamp(now - 5_000_000),
+                most=now,
+            )
             for output in of["outputs"]
-        ],
-        "why": f"{of['uid']} waits for Read/Poll/Process",
-        "micro_batch": counts,
-        "total": {**counts, "late": draw.choice([0, 0, 0, 12])},
-        "bytes_in": 31 * read,
-        "restrictions": 0,
-        "backlog": 0.0,
-        "next_event": now + 60_000_000,
-        "next_due": None,
-        "leftover": 0,
-        "blocked": [],
-        "state_rows": draw.randrange(1_000),
-        "state_bytes": (size := draw.randrange(1_000_000)),
-        "state_shards": 2,
-        "state_median": size // 3,
-        "state_largest": [[3, size - size // 3], [1, size // 3]],
-        "behind": 5_000_000,
-        "read_rate": float(read),
-        "written_rate": float(read),
-        "made_rate": 0.0,
-        "kept": {"keys": 12, "event_timers": 3},
-    }
+        ),
+        why=f"{of['uid']} waits for Read/Poll/Process",
+        micro_batch=counts,
+        total=replace(counts, late=draw.choice([0, 0, 0, 12])),
+        bytes_in=31 * read,
+        next_event=Timestamp(now + 60_000_000),
+        state_rows=draw.randrange(1_000),
+        state_bytes=(size := draw.randrange(1_000_000)),
+        state_shards=2,
+        state_median=size // 3,
+        state_largest=((3, size - size // 3), (1, size // 3)),
+        behind=Duration(5_000_000),
+        read_rate=float(read),
+        written_rate=float(read),
+        made_rate=0.0,
+        kept=StateMetrics(windows=12, event_timers=3),
+    )
 
 
 def history(now: int = NOW, points: int = 400) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import html
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from arcbeam.cli.status import cause_lines
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Times
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.page.access.security import COOKIE
 from arcbeam.page.app import ENDED_SHOWN, app_of
 from arcbeam.page.sources import FolderSource, Listed, Several, Source
@@ -29,8 +30,11 @@ from arcbeam.store.log.endnote import EndNote, record_end
 from arcbeam.store.log.historyfile import HISTORY
 from arcbeam.store.log.troublenote import Trouble, record_trouble
 from arcbeam.streaming.driver.proposals import draft
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.headline import headline
+from arcbeam.streaming.status.reasons import CauseKind
+from arcbeam.streaming.status.snapshot import Since
+from arcbeam.streaming.status.status import as_record
 from arcbeam.streaming.status.words import without_since
 from tests.page import samples
 from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
@@ -104,34 +108,34 @@ def test_list_links_to_the_page_of_each_job(job: FolderBlobs) -> None:
 @pytest.mark.contract("PAGE-01")
 def test_job_whose_watermark_advances_is_not_waiting(job: FolderBlobs) -> None:
     (listed,) = FolderSource([job]).jobs()
-    assert listed.record is not None
-    (cause, *_) = [each for each in listed.record["causes"] if each["decides"]]
+    assert listed.status is not None
+    (cause, *_) = [each for each in listed.status.causes if each.decides]
     # A TestStream's clock, because the real one does not stand still.
-    running = {**listed.record, "due": None, "scripted": True, "time": 100_000_000}
+    running = replace(listed.status, due=None, scripted=True, time=Timestamp(100_000_000))
 
     def level(seconds: int, **change: Any) -> str:
-        since = {"micro_batch": 1, "time": 100_000_000 - seconds * 1_000_000}
-        return headline({**running, "causes": [{**cause, "since": since, **change}]}).level
+        since = Since(1, Timestamp(100_000_000 - seconds * 1_000_000))
+        return headline(replace(running, causes=(replace(cause, since=since, **change),))).level
 
     assert [level(0), level(59), level(60)] == ["good", "good", "warning"]
-    assert level(0, kind="failure") == "error"
+    assert level(0, kind=CauseKind.FAILURE) == "error"
 
 
 @pytest.mark.contract("PAGE-01")
 def test_headline_has_the_words_of_status(job: FolderBlobs) -> None:
     source = FolderSource([job])
     (listed,) = source.jobs()
-    assert listed.record is not None
-    cause = next(each for each in listed.record["causes"] if each["decides"])
-    assert cause["kind"] == "restriction"
+    assert listed.status is not None
+    cause = next(each for each in listed.status.causes if each.decides)
+    assert cause.kind == "restriction"
     # The clock of the fixture is at 0, so that work seems overdue.
-    running = {**listed.record, "due": None}
+    running = replace(listed.status, due=None)
     line = headline(running)
-    assert (line.text, line.released_when, line.level) == (without_since(cause), cause["released_when"], "warning")
-    assert "since micro-batch" in cause["text"]
+    assert (line.text, line.released_when, line.level) == (without_since(cause), cause.released_when, "warning")
+    assert "since micro-batch" in cause.text
     assert "since" not in line.text
-    printed = list(cause_lines(listed.record))
-    assert f"  - {cause['text']}" in printed
+    printed = list(cause_lines(listed.status))
+    assert f"  - {cause.text}" in printed
     assert f"    released when: {line.released_when}" in printed
     shown = html.unescape(client(Fixed(Listed("a", "/a", running))).get("/job/a").text)
     assert shown.index(line.text) < shown.index("<h2>Stages")
@@ -143,7 +147,7 @@ def test_failing_micro_batch_is_the_headline(job: FolderBlobs) -> None:
     record_trouble(
         job, Trouble(epoch=record_epoch(job), micro_batch=2, stage="read", why="try 2 of 14: oh", time=MIN_TIMESTAMP)
     )
-    line = headline({**record_of(job), "due": None})
+    line = headline(replace(status_in(job), due=None))
     assert "try 2 of 14: oh" in line.text
     assert line.level == "error"
 
@@ -158,22 +162,19 @@ def record_epoch(job: FolderBlobs) -> int:
 
 @pytest.mark.contract("PAGE-01")
 def test_job_without_its_driver_is_never_well(job: FolderBlobs) -> None:
-    record = record_of(job)
-    hour_ago = int((time.time() - 3600) * 1e6)
-    late = {**record, "due": hour_ago, "driver": None, "committed": None}
+    status = status_in(job)
+    hour_ago = Timestamp(int((time.time() - 3600) * 1e6))
+    late = replace(status, due=hour_ago, driver=None)
     assert headline(late).level == "error"
-    driver = {"driver": "h", "pid": 1, "since": hour_ago, "time": hour_ago, "every": 10.0, "doing": "waiting"}
-    assert headline({**record, "driver": driver}).level == "error"
-    assert headline({**record, "ended": {"state": "FAILED", "why": "oh"}}).level == "error"
+    assert headline(replace(status, driver=samples.driver(hour_ago))).level == "error"
+    assert headline(replace(status, ended=EndNote(0, "FAILED", "oh"))).level == "error"
 
 
 @pytest.mark.contract("PAGE-01")
-@pytest.mark.parametrize("change", [lambda r: {"ended": {"state": "FAILED", "why": "x"}}, lambda r: {"mode": "done"}])
-def test_page_of_an_ended_job_is_not_loaded_again(
-    job: FolderBlobs, change: Callable[[dict[str, Any]], dict[str, Any]]
-) -> None:
-    record = record_of(job)
-    page = client(Fixed(Listed("a", "/a", {**record, **change(record)}), Listed("b", "/b", record)))
+@pytest.mark.parametrize("change", [{"ended": EndNote(0, "FAILED", "x")}, {"mode": CommitMode.DONE}])
+def test_page_of_an_ended_job_is_not_loaded_again(job: FolderBlobs, change: dict[str, Any]) -> None:
+    status = status_in(job)
+    page = client(Fixed(Listed("a", "/a", replace(status, **change)), Listed("b", "/b", status)))
     assert "refresh" not in page.get("/job/a").text
     assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in page.get("/job/b").text
 
@@ -182,7 +183,7 @@ def test_page_of_an_ended_job_is_not_loaded_again(
 def test_unreadable_job_hides_no_other(job: FolderBlobs, tmp_path: Path) -> None:
     source = FolderSource([FolderBlobs(tmp_path / "none", sync=False), job])
     none, there = source.jobs()
-    assert none.record is None
+    assert none.status is None
     assert row_of(none).state.text == "unreadable"
     page = client(source)
     assert page.get(f"/job/{none.id}").status_code == 503
@@ -202,7 +203,7 @@ def test_unreadable_figures_over_time_hide_no_job(job: FolderBlobs, tmp_path: Pa
 
 @pytest.mark.contract("PAGE-01")
 def test_of_many_ended_jobs_the_list_shows_some(job: FolderBlobs) -> None:
-    ended = {**record_of(job), "ended": {"state": "DONE", "why": ""}}
+    ended = replace(status_in(job), ended=EndNote(0, "DONE", ""))
     page = client(Fixed(*(Listed(f"{number}", "/a", ended) for number in range(ENDED_SHOWN + 2))))
     some, every = (page.get(path).text for path in ("/", "/?all=1"))
     assert (some.count('href="/job/'), every.count('href="/job/')) == (ENDED_SHOWN, ENDED_SHOWN + 2)
@@ -212,13 +213,13 @@ def test_of_many_ended_jobs_the_list_shows_some(job: FolderBlobs) -> None:
 
 @pytest.mark.contract("PAGE-01")
 def test_filter_and_newest_first(job: FolderBlobs) -> None:
-    record = record_of(job)
-    old, new = {**record, "name": "old"}, {**record, "name": "new", "committed": record["committed"] + 1}
+    status = status_in(job)
+    old, new = replace(status, name="old"), replace(status, name="new", committed=status.committed + 1)
     page = client(Fixed(Listed("a", "/a", old), Listed("b", "/b", new)))
     text = page.get("/").text
     assert text.index("/job/b") < text.index("/job/a")
     assert "/job/b" not in page.get("/?q=OLD").text
-    failed = {**old, "ended": {"state": "FAILED", "why": "KeyError: 'user'"}}
+    failed = replace(old, ended=EndNote(0, "FAILED", "KeyError: 'user'"))
     text = client(Fixed(Listed("a", "/a", failed), Listed("b", "/b", new))).get("/?q=keyerror").text
     assert "/job/a" in text
     assert "/job/b" not in text
@@ -226,10 +227,14 @@ def test_filter_and_newest_first(job: FolderBlobs) -> None:
 
 @pytest.mark.contract("PAGE-01")
 def test_failed_jobs_come_first_and_states_are_filtered(job: FolderBlobs) -> None:
-    record = {**record_of(job), "due": None, "causes": []}
-    failed = {**record, "ended": {"state": "FAILED", "why": "KeyError: 'user'"}}
+    status = replace(status_in(job), due=None, causes=())
+    failed = replace(status, ended=EndNote(0, "FAILED", "KeyError: 'user'"))
     page = client(
-        Fixed(Listed("a", "/a", {**record, "mode": "done"}), Listed("b", "/b", record), Listed("c", "/c", failed))
+        Fixed(
+            Listed("a", "/a", replace(status, mode=CommitMode.DONE)),
+            Listed("b", "/b", status),
+            Listed("c", "/c", failed),
+        )
     )
     found = re.findall(r'href="/job/(\w)"', page.get("/").text)
     assert found == ["c", "b", "a"]
@@ -243,9 +248,11 @@ def test_failed_jobs_come_first_and_states_are_filtered(job: FolderBlobs) -> Non
 
 @pytest.mark.contract("PAGE-01")
 def test_title_and_icon_have_the_state(job: FolderBlobs) -> None:
-    record = {**record_of(job), "due": None, "causes": []}
-    failed = {**record, "ended": {"state": "FAILED", "why": "KeyError: 'user'"}}
-    page = client(Fixed(Listed("a", "/a", {**record, "name": "words"}), Listed("b", "/b", {**failed, "name": "words"})))
+    status = replace(status_in(job), due=None, causes=())
+    failed = replace(status, ended=EndNote(0, "FAILED", "KeyError: 'user'"))
+    page = client(
+        Fixed(Listed("a", "/a", replace(status, name="words")), Listed("b", "/b", replace(failed, name="words")))
+    )
     good, bad = page.get("/job/a").text, page.get("/job/b").text
     assert "<title>OK: words – arcbeam</title>" in good
     assert 'href="/static/icon.svg"' in good
@@ -256,8 +263,8 @@ def test_title_and_icon_have_the_state(job: FolderBlobs) -> None:
 
 @pytest.mark.contract("PAGE-01")
 def test_each_page_leads_to_its_data_as_json(job: FolderBlobs) -> None:
-    record = samples.record(2, samples.now(), estimate=float("inf"))
-    jobs = samples.Jobs(Listed("a", "/a", record), histories={"a": samples.history()}, details={"a": {"options": {}}})
+    status = samples.status(2, samples.now(), backlog=float("inf"))
+    jobs = samples.Jobs(Listed("a", "/a", status), histories={"a": samples.history()}, details={"a": {"options": {}}})
     page = client(jobs, "secret")
     assert page.get("/job/a/json").status_code == 401
     page.get("/?token=secret")
@@ -266,7 +273,8 @@ def test_each_page_leads_to_its_data_as_json(job: FolderBlobs) -> None:
         assert page.get(html.unescape(address)).status_code == 200
     found = page.get("/job/a/json").json()
     # JSON has no infinite numbers.
-    assert found["record"] == {**record, "estimate": None}
+    record = json.loads(json.dumps(as_record(status)))
+    assert found["record"] == {**record, "backlog": None}
     assert page.get("/job/a/stage/1/json").json()["stage"] == record["stages"][1]
     assert page.get("/job/a/details/json").json() == {"options": {}}
     assert page.get("/job/z/json").status_code == page.get("/job/a/control/drain/json").status_code == 404
@@ -281,7 +289,7 @@ def test_list_says_how_many_jobs_are_loaded(job: FolderBlobs) -> None:
         def unread(self) -> int:
             return self.unread_jobs
 
-    slow = Slow(Listed("a", "/a", record_of(job)))
+    slow = Slow(Listed("a", "/a", status_in(job)))
     page = client(Several(slow, Fixed()))
     assert "1 of 2,020 jobs are loaded." in page.get("/").text
     assert "1 of 2,020 jobs are loaded." in page.get("/?q=nothing").text
@@ -295,12 +303,13 @@ def test_list_says_how_many_jobs_are_loaded(job: FolderBlobs) -> None:
 
 @pytest.mark.contract("PAGE-02")
 def test_text_of_users_is_inert(job: FolderBlobs) -> None:
-    record = json.loads(json.dumps(record_of(job)).replace('"read"', json.dumps(EVIL)))
-    cause = {"text": EVIL, "released_when": EVIL, "decides": True, "kind": "hold", "since": None, "stage": EVIL}
-    record |= {"name": EVIL, "folder": EVIL, "causes": [cause], "due": None}
-    record["stages"] = [{**stage, "stage": EVIL, "why": f'"{EVIL}'} for stage in record["stages"]]
-    failed = {**record, "ended": {"state": "FAILED", "why": EVIL}}
-    page = client(Fixed(Listed("a", EVIL, record), Listed("b", EVIL, failed), Listed("c", EVIL, None, EVIL)))
+    status = samples.with_cause(
+        status_in(job), text=EVIL, released_when=EVIL, since=None, stage=EVIL, name=EVIL, key=EVIL
+    )
+    stages = tuple(replace(stage, stage=EVIL, why=f'"{EVIL}', blocked=(EVIL,)) for stage in status.stages)
+    status = replace(status, name=EVIL, folder=EVIL, due=None, stages=stages)
+    failed = replace(status, ended=EndNote(0, "FAILED", EVIL))
+    page = client(Fixed(Listed("a", EVIL, status), Listed("b", EVIL, failed), Listed("c", EVIL, None, EVIL)))
     for path in ("/", "/job/a", "/job/b", "/job/c", f"/?q={EVIL}", f"/job/{EVIL}"):
         text = page.get(path).text
         assert "<script" not in OURS.sub("", text)
@@ -351,37 +360,37 @@ def test_browser_loads_nothing_from_other_hosts(path: str) -> None:
 @pytest.mark.contract("PAGE-01")
 def test_ended_driver_is_the_headline(job: FolderBlobs) -> None:
     record_end(job, EndNote(record_epoch(job), "FAILED", "no such key"))
-    line = headline(record_of(job))
+    line = headline(status_in(job))
     assert "no such key" in line.text
     assert replace(line, text="").level == "error"
 
 
 @pytest.mark.contract("PAGE-01")
 def test_stage_held_by_one_above_names_it() -> None:
-    record = samples.record(4, samples.now())
-    first, *others = (row.why for row in stage_rows(record))
-    held = record["causes"][0]
+    status = samples.status(4, samples.now())
+    first, *others = (row.why for row in stage_rows(status))
+    held = status.causes[0]
     assert first.text.startswith("restriction of element 'EWR' in shard 3")
-    assert first.hint == held["text"]
+    assert first.hint == held.text
     assert {why.text for why in others} == {"by Read/Poll/Process"}
-    record["causes"] = [{**held, "text": f"{held['text'].partition(': ')[0]}: state 'a\n{'b' * 500}'"}]
-    text = next(stage_rows(record)).why.text
+    status = samples.with_cause(status, text=f"{held.text.partition(': ')[0]}: state 'a\n{'b' * 500}'")
+    text = next(stage_rows(status)).why.text
     assert (len(text), text[:11], text[-1]) == (160, "state 'a bb", "…")
-    record["causes"] = []
-    assert next(stage_rows(record)).why.text == record["stages"][0]["why"]
-    assert client(Fixed(Listed("a", "/a", record))).get("/job/a").text.count(">held: <") == 4
+    status = replace(status, causes=())
+    assert next(stage_rows(status)).why.text == status.stages[0].why
+    assert client(Fixed(Listed("a", "/a", status))).get("/job/a").text.count(">held: <") == 4
 
 
 @pytest.mark.contract("PAGE-01")
 @pytest.mark.parametrize(("seconds", "ahead"), [(20, 0), (300, 3_600)])
 def test_stage_whose_watermark_moves_is_not_shown_as_held(seconds: int, ahead: int) -> None:
     now = samples.now()
-    record = samples.record(4, now)
-    moved = {"micro_batch": 40, "time": now - seconds * 1_000_000}
-    record["causes"][0] |= {"since": moved, "time": now + (ahead - 90) * 1_000_000}
-    assert not any(row.is_held for row in stage_rows(record))
-    text = client(Fixed(Listed("a", "/a", record))).get("/job/a").text
+    moved = Since(40, Timestamp(now - seconds * 1_000_000))
+    status = samples.with_cause(samples.status(4, now), since=moved, time=now + (ahead - 90) * 1_000_000)
+    assert not any(row.is_held for row in stage_rows(status))
+    text = client(Fixed(Listed("a", "/a", status))).get("/job/a").text
     assert (text.count(">OK, limited: <"), text.count(">held: <")) == (4, 0)
     # If it has not moved for long and is due, it holds the stages below, too.
-    record["causes"][0] |= {"since": {**moved, "time": now - 300_000_000}, "time": now - 310_000_000}
-    assert all(row.is_held for row in stage_rows(record))
+    late = Since(40, Timestamp(now - 300_000_000))
+    status = samples.with_cause(status, since=late, time=now - 310_000_000)
+    assert all(row.is_held for row in stage_rows(status))

@@ -9,22 +9,25 @@ import contextlib
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
 from typing_extensions import override
 
+from arcbeam.console.progressline import BatchProgress
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.page import live
 from arcbeam.page.serving import PageServer, PageSettings
 from arcbeam.page.sources import Listed, Record
 from arcbeam.page.timelines.charts import ROWS_SHOWN
+from arcbeam.store.log.endnote import EndNote
 from arcbeam.store.log.inspection import SavepointReport
 from tests.page import samples
 from tests.page.test_control import Controlled, Noted
-from tests.page.test_services import PROGRESS
+from tests.page.test_services import COUNT
 
 api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: pip install arcbeam[dev]")
 axe = pytest.importorskip(
@@ -77,12 +80,12 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def jobs() -> samples.Jobs:
     now = samples.now()
-    ended = {"state": "FAILED", "why": "KeyError: 'user' in transform 'Sum'"}
+    ended = EndNote(0, "FAILED", "KeyError: 'user' in transform 'Sum'")
     return samples.Jobs(
-        Listed("a", "/data/flights", samples.record(6, now)),
-        Listed("b", "/data/clicks", samples.record(3, now, name="clicks", ended=ended)),
+        Listed("a", "/data/flights", samples.status(6, now)),
+        Listed("b", "/data/clicks", samples.status(3, now, name="clicks", ended=ended)),
         Listed("c", "/data/none", None, "there is no job in '/data/none'"),
-        Listed("d", "words-1f0c", None, name="words", state="RUNNING", since=now, progress=PROGRESS),
+        Listed("d", "words-1f0c", None, name="words", state="RUNNING", since=now, progress=BatchProgress((COUNT,))),
         plans={"a": samples.plan_of(6)},
         histories={"a": samples.history(now)},
         details={"a": DETAILS},
@@ -137,9 +140,9 @@ def test_views_are_accessible_and_fit(open_page: Any, scheme: str, width: int) -
 
 def test_long_names_do_not_scroll_sideways(open_page: Any, jobs: samples.Jobs) -> None:
     name, folder, now = "n" * 300, "/data/" + "f" * 300, samples.now()
-    ended = {"state": "FAILED", "why": "KeyError: " + "k" * 300}
-    jobs.found["a"] = Listed("a", folder, samples.record(3, now, name=name, folder=folder))
-    jobs.found["b"] = Listed("b", folder, samples.record(3, now, name=name, folder=folder, ended=ended))
+    ended = EndNote(0, "FAILED", "KeyError: " + "k" * 300)
+    jobs.found["a"] = Listed("a", folder, samples.status(3, now, name=name, folder=folder))
+    jobs.found["b"] = Listed("b", folder, samples.status(3, now, name=name, folder=folder, ended=ended))
     page = open_page("", 320)
     for view in ("", *(f"job/{id}{part}" for id in "ab" for part in ("", "/details", "/stage/0", "/control/suspend"))):
         page.goto(f"http://{urlsplit(page.url).netloc}/{view}")
@@ -165,7 +168,7 @@ class Sampled(Controlled):
 def test_results_and_login_are_accessible_and_fit(browser: Any, scheme: str, width: int) -> None:
     control = Noted()
     control.go.set()
-    source = Sampled(control, Listed("a", "/data/flights", samples.record(3, samples.now())))
+    source = Sampled(control, Listed("a", "/data/flights", samples.status(3, samples.now())))
     viewport = {"width": width, "height": 900}
     with (
         PageServer(source, PageSettings(token="s3cret")) as server,
@@ -232,14 +235,14 @@ def test_changes_arrive_without_loading(open_page: Any, jobs: samples.Jobs) -> N
     page = open_page("job/a")
     page.evaluate("window.sameDocument = true")
     page.focus("tbody a >> nth=2")
-    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), seed=1, rate=77.0))
+    jobs.found["a"] = Listed("a", "/data/flights", samples.status(6, samples.now(), seed=1, rate=77.0))
     api.expect(page.locator("#figures")).to_contain_text("77 elements/s")
-    rate = jobs.found["a"].record["stages"][2]["read_rate"]  # type: ignore[index]
+    rate = jobs.found["a"].status.stages[2].read_rate  # type: ignore[union-attr]
     api.expect(page.locator("#g-s2-live")).to_contain_text(f"{rate:,.0f}/s")
     assert page.evaluate("document.activeElement.getAttribute('href')") == "/job/a/stage/2"
     assert page.evaluate("window.sameDocument")
     api.expect(page.locator("#contact")).to_have_text("live")
-    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), mode="drained"))
+    jobs.found["a"] = Listed("a", "/data/flights", samples.status(6, samples.now(), mode=CommitMode.DRAINED))
     end = {"time": samples.now(), "kind": "end", "text": "drained"}
     jobs.histories["a"] = {**jobs.histories["a"], "events": [*jobs.histories["a"]["events"], end]}
     api.expect(page.locator("#headline")).to_contain_text("The job has ended: it is drained.")
@@ -271,7 +274,7 @@ def test_charts_show_values_and_zoom(open_page: Any, jobs: samples.Jobs) -> None
     assert all(after == pytest.approx(old / 4, rel=0.1) for after, old in zip(zoomed, before, strict=True))
     # Newer values arrive, and leave the zoom.
     jobs.found["a"] = Listed(
-        "a", "/data/flights", samples.record(6, now + 1_000_000, micro_batch=42, backlog=newest + 4321.0)
+        "a", "/data/flights", samples.status(6, now + 1_000_000, micro_batch=42, backlog=newest + 4321.0)
     )
     api.expect(backlog.locator("figcaption")).to_contain_text(f"{newest + 4321:,.0f}")
     assert page.evaluate(shown) == zoomed
@@ -281,7 +284,7 @@ def test_charts_show_values_and_zoom(open_page: Any, jobs: samples.Jobs) -> None
 
 def test_constant_gap_of_years_has_an_axis(open_page: Any, jobs: samples.Jobs) -> None:
     now, behind = samples.now(), 56 * 365 * 86_400 * 1_000_000
-    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, now, behind=behind, watermark=now - behind))
+    jobs.found["a"] = Listed("a", "/data/flights", samples.status(6, now, behind=behind, watermark=now - behind))
     for point in jobs.histories["a"]["rings"][0]["points"]:
         point["job"]["behind"] = [behind] * 3
     page = open_page("job/a?span=0")
@@ -294,7 +297,7 @@ def test_constant_gap_of_years_has_an_axis(open_page: Any, jobs: samples.Jobs) -
 @pytest.mark.contract("PAGE-11")
 def test_eight_tabs_follow_their_jobs(browser: Any, server: PageServer, jobs: samples.Jobs) -> None:
     def change(rate: float) -> None:
-        jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), seed=1, rate=rate))
+        jobs.found["a"] = Listed("a", "/data/flights", samples.status(6, samples.now(), seed=1, rate=rate))
 
     # A browser has six connections to a host. In this one all tabs are visible, as eight windows are.
     with contextlib.closing(browser.new_context()) as context:
@@ -324,10 +327,10 @@ def test_eight_tabs_follow_their_jobs(browser: Any, server: PageServer, jobs: sa
 
 
 def test_graph_begins_at_the_stage_that_blocks(open_page: Any, jobs: samples.Jobs) -> None:
-    record, jobs.plans["a"] = samples.record(60, samples.now()), samples.plan_of(60)
-    last = record["stages"][-1]["stage"]
-    first = Listed("a", "/data/flights", {**record, "causes": []})
-    blocked = Listed("a", "/data/flights", {**record, "causes": [{**record["causes"][0], "stage": last}]})
+    status, jobs.plans["a"] = samples.status(60, samples.now()), samples.plan_of(60)
+    last = status.stages[-1].stage
+    first = Listed("a", "/data/flights", replace(status, causes=()))
+    blocked = Listed("a", "/data/flights", replace(status, causes=(replace(status.causes[0], stage=last),)))
     seen = """() => {
         const inner = document.querySelector("#blocked")?.hash ?? "#g-s0-live";
         const [of, frame] = [inner, ".graph"].map((each) => document.querySelector(each).getBoundingClientRect());
@@ -343,7 +346,7 @@ def test_graph_begins_at_the_stage_that_blocks(open_page: Any, jobs: samples.Job
 
 
 def test_graph_is_zoomed_and_has_an_overview(open_page: Any, jobs: samples.Jobs) -> None:
-    jobs.found["a"] = Listed("a", "/data/flights", samples.record(60, samples.now()))
+    jobs.found["a"] = Listed("a", "/data/flights", samples.status(60, samples.now()))
     jobs.plans["a"] = samples.plan_of(60)
     page = open_page("job/a")
     size = "document.querySelector('#plan').getBoundingClientRect().width"
@@ -400,10 +403,10 @@ def test_confirmation_follows_its_job(open_page: Any, server: PageServer, jobs: 
     api.expect(page.locator("#contact")).to_have_text("live")
     page.fill("#name", "before")
     headline = page.inner_text("#headline")
-    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), causes=[]))
+    jobs.found["a"] = Listed("a", "/data/flights", samples.status(6, samples.now(), causes=()))
     api.expect(page.locator("#headline")).not_to_have_text(headline)
     assert page.input_value("#name") == "before"
-    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), mode="draining"))
+    jobs.found["a"] = Listed("a", "/data/flights", samples.status(6, samples.now(), mode=CommitMode.DRAINING))
     api.expect(page.locator("main")).to_contain_text("Not now")
     assert page.query_selector("form") is None
     page = open_page("job/a/control/cancel")
@@ -430,7 +433,7 @@ def test_killed_driver_is_noticed_on_an_open_page(open_page: Any, jobs: samples.
     page = open_page("job/a")
     assert "no driver seems to be running this job" not in page.inner_text("#headline")
     # Its next note is overdue in a second.
-    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now() - 29_000_000))
+    jobs.found["a"] = Listed("a", "/data/flights", samples.status(6, samples.now() - 29_000_000))
     api.expect(page.locator("#headline")).to_contain_text("no driver seems to be running this job")
     assert "arcbeam resume /data/flights" in page.inner_text("#headline")
 
@@ -451,16 +454,16 @@ def test_page_is_complete_without_javascript(open_page: Any) -> None:
 
 
 def test_times_are_those_of_the_viewer(open_page: Any, jobs: samples.Jobs) -> None:
-    causes = [{**jobs.found["a"].record["causes"][0], "text": "the watermark is at 2026-01-05T10:00:03.25Z"}]  # type: ignore[index]
-    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), causes=causes))
+    found = samples.with_cause(samples.status(6, samples.now()), text="the watermark is at 2026-01-05T10:00:03.25Z")
+    jobs.found["a"] = Listed("a", "/data/flights", found)
     page = open_page("job/a", timezone_id="America/New_York")
     time = page.locator("#causes time").first
     api.expect(time).to_have_text("2026-01-05 05:00:03")
     assert time.get_attribute("title") == "2026-01-05T10:00:03.25Z"
     assert "in your time zone, America/New_York" in page.inner_text("#zone")
     # A change is local, too.
-    causes = [{**causes[0], "text": "the watermark is at 2026-07-05T10:00:03Z"}]
-    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), causes=causes))
+    changed = samples.with_cause(samples.status(6, samples.now()), text="the watermark is at 2026-07-05T10:00:03Z")
+    jobs.found["a"] = Listed("a", "/data/flights", changed)
     api.expect(time).to_have_text("2026-07-05 06:00:03")
     plain = open_page("job/a", java_script_enabled=False, timezone_id="America/New_York")
     api.expect(plain.locator("#causes time").first).to_have_text("2026-07-05T10:00:03Z")

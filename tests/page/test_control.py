@@ -14,15 +14,18 @@ from starlette.testclient import TestClient
 from typing_extensions import override
 
 from arcbeam.errors import RequestRefusedError
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.page.app import app_of
 from arcbeam.page.control import _KEPT, Operation, Operations, allowed, not_changeable, not_now
 from arcbeam.page.sources import Control, FolderSource, Listed, Savepoints
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
+from arcbeam.store.log.endnote import EndNote
 from arcbeam.store.log.inspection import SavepointReport
 from arcbeam.store.log.requests import Answer, AnswerKind, RequestKind
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
+from tests.page import samples
 from tests.page.test_app import BASE, EVIL, Fixed, client, job  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.contract("PAGE-04")
@@ -86,7 +89,8 @@ class Saved(Controlled):
 
 
 def running(folder: FolderBlobs, **change: Any) -> Listed:
-    return Listed("a", "/a", {**record_of(folder), "due": None, "mode": "running", "job_graph": True, **change})
+    usual = {"due": None, "mode": CommitMode.RUNNING, "job_graph": True}
+    return Listed("a", "/a", replace(status_in(folder), **{**usual, **change}))
 
 
 def fields(text: str) -> dict[str, str]:
@@ -271,28 +275,27 @@ def test_form_of_another_session_does_nothing(job: FolderBlobs) -> None:  # noqa
 def test_requests_fit_the_state(job: FolderBlobs) -> None:  # noqa: F811
     live = running(job)
     assert allowed(live) == EVERY
-    assert allowed(running(job, mode="draining")) == (RequestKind.CANCEL,)
-    assert allowed(running(job, mode="suspended")) == allowed(running(job, mode="done")) == ()
-    assert allowed(running(job, ended={"state": "FAILED", "why": ""})) == ()
+    assert allowed(running(job, mode=CommitMode.DRAINING)) == (RequestKind.CANCEL,)
+    assert allowed(running(job, mode=CommitMode.SUSPENDED)) == allowed(running(job, mode=CommitMode.DONE)) == ()
+    assert allowed(running(job, ended=EndNote(0, "FAILED", ""))) == ()
     assert allowed(Listed("a", "a", None, state="RUNNING")) == (RequestKind.CANCEL,)
-    assert allowed(Listed("a", "a", live.record, state="RUNNING", silent=3.0)) == ()
-    page = client(Controlled(Noted(), running(job, mode="done")))
+    assert allowed(Listed("a", "a", live.status, state="RUNNING", silent=3.0)) == ()
+    page = client(Controlled(Noted(), running(job, mode=CommitMode.DONE)))
     assert "No longer" in page.get("/job/a/control/drain").text
     assert page.get("/job/a/control/delete").status_code == 404
-    assert "Draining" in client(Fixed(running(job, mode="draining"))).get("/job/a").text
+    assert "Draining" in client(Fixed(running(job, mode=CommitMode.DRAINING))).get("/job/a").text
 
 
 def test_without_a_job_graph_nothing_names_a_resume(job: FolderBlobs) -> None:  # noqa: F811
     control = Noted()
     control.go.set()
-    long_ago = {"driver": "h", "pid": 1, "since": 0, "time": 0, "every": 10.0, "doing": "waiting"}
     for change in (
         {},
-        {"driver": long_ago},
+        {"driver": samples.driver(0)},
         {"due": 1},
-        {"mode": "suspended"},
-        {"ended": {"state": "FAILED", "why": ""}},
-        {"ended": {"state": "CANCELLED", "why": ""}},
+        {"mode": CommitMode.SUSPENDED},
+        {"ended": EndNote(0, "FAILED", "")},
+        {"ended": EndNote(0, "CANCELLED", "")},
     ):
         page = client(Controlled(control, running(job, job_graph=False, **change)))
         texts = [page.get("/job/a").text, *(page.get(f"/job/a/control/{what}").text for what in EVERY)]
@@ -307,16 +310,16 @@ def test_without_a_job_graph_nothing_names_a_resume(job: FolderBlobs) -> None:  
         address = page.post(f"/job/a/control/{what}", data=form, headers=ORIGIN).headers["location"]
         assert f"run its script {words}" in result(page, address, "The request is done")
     # The fixture's driver stores none.
-    assert record_of(job)["job_graph"] is False
+    assert status_in(job).job_graph is False
 
 
 @pytest.mark.parametrize(
     ("change", "why", "waits"),
     [
-        ({"ended": {"state": "CANCELLED", "why": ""}}, "the job is cancelled", False),
-        ({"ended": {"state": "FAILED", "why": ""}}, "the job has failed", False),
-        ({"mode": "drained"}, "the job is drained", False),
-        ({"mode": "suspended"}, "the job is suspended", True),
+        ({"ended": EndNote(0, "CANCELLED", "")}, "the job is cancelled", False),
+        ({"ended": EndNote(0, "FAILED", "")}, "the job has failed", False),
+        ({"mode": CommitMode.DRAINED}, "the job is drained", False),
+        ({"mode": CommitMode.SUSPENDED}, "the job is suspended", True),
     ],
 )
 def test_dialog_says_why_a_job_cannot(
@@ -336,8 +339,7 @@ def test_dialog_says_why_a_job_cannot(
 
 
 def test_requests_that_would_be_refused_are_disabled(job: FolderBlobs) -> None:  # noqa: F811
-    long_ago = {"driver": "h", "pid": 1, "since": 0, "time": 0, "every": 10.0, "doing": "running micro-batch 2"}
-    dead = running(job, driver=long_ago)
+    dead = running(job, driver=samples.driver(0))
     assert allowed(dead) == ()
     text = client(Fixed(dead)).get("/job/a").text
     assert text.count("<button disabled") == len(EVERY)
@@ -345,11 +347,11 @@ def test_requests_that_would_be_refused_are_disabled(job: FolderBlobs) -> None: 
     assert "a request would get no answer" in client(Fixed(dead)).get("/job/a/control/drain").text
     # Its service can end its process.
     assert allowed(replace(dead, state="RUNNING")) == (RequestKind.CANCEL,)
-    text = client(Fixed(running(job, mode="draining"))).get("/job/a").text
+    text = client(Fixed(running(job, mode=CommitMode.DRAINING))).get("/job/a").text
     assert text.count("<button disabled") == len(EVERY) - 1
     assert "the job drains already</span>" in text
     assert "<button disabled" not in client(Fixed(running(job))).get("/job/a").text
-    assert "<button disabled" not in client(Fixed(running(job, mode="done"))).get("/job/a").text
+    assert "<button disabled" not in client(Fixed(running(job, mode=CommitMode.DONE))).get("/job/a").text
 
 
 def test_request_to_folder_is_answered_by_its_driver(job: FolderBlobs) -> None:  # noqa: F811
@@ -375,7 +377,7 @@ def test_savepoint_is_changed_once_after_a_confirmation(job: FolderBlobs, what: 
     path = f"/job/a/savepoint/before/{what}"
     assert f'href="{path}"' in page.get("/job/a/details").text
     text = page.get(path).text
-    assert f"arcbeam savepoints {source.job('a').record['folder']} {what} before" in text  # type: ignore[index, union-attr]
+    assert f"arcbeam savepoints {source.job('a').status.folder} {what} before" in text  # type: ignore[index, union-attr]
     assert ('name="name"' in text) == bool(new)
     form = fields(text) | ({"name": new} if new else {})
     assert source.renamed.changes == []
@@ -408,9 +410,9 @@ def test_forged_change_of_a_savepoint_does_nothing(job: FolderBlobs) -> None:  #
 
 
 def test_savepoints_are_changed_while_a_driver_runs_or_the_job_is_stopped(job: FolderBlobs) -> None:  # noqa: F811
-    for mode in ("running", "suspended", "done", "drained"):
+    for mode in set(CommitMode) - {CommitMode.DRAINING}:
         assert not_changeable(running(job, mode=mode)) == "", mode
-    failed = running(job, ended={"state": "FAILED", "why": ""})
+    failed = running(job, ended=EndNote(0, "FAILED", ""))
     assert not_changeable(failed) == "the job has failed"
     assert (
         "in its present state: the job has failed.</p>" in client(Saved(failed)).get("/job/a/savepoint/b/delete").text

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
+import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from apache_beam.metrics.metricbase import MetricName
 from starlette.testclient import TestClient
 from typing_extensions import override
 
-from arcbeam.console.progressline import StageProgress
+from arcbeam.console.progressline import BatchProgress, StageProgress, StageState
 from arcbeam.jobs.metrics import JobMetrics, metrics_record
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.options import with_defaults
 from arcbeam.page import app as apps
@@ -26,9 +28,10 @@ from arcbeam.page.live import UPDATE_BYTES
 from arcbeam.page.services import ServiceSource
 from arcbeam.page.sources import FolderSource, Listed
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.endnote import EndNote
 from arcbeam.store.log.planfile import record_details
 from arcbeam.store.log.savepoints import pinned
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.records import status_from
 from arcbeam.streaming.status.status import as_record
 from tests.monitoring.test_prometheus import _STATUS
@@ -101,7 +104,7 @@ def test_loaded_details_are_new_and_updates_share_them(monkeypatch: pytest.Monke
             self.reads += 1
             return {"options": {"shards": self.reads}, "defaults": []}
 
-    jobs = Counting(Listed("a", "/a", samples.record(2, mode="done")))
+    jobs = Counting(Listed("a", "/a", samples.status(2, mode=CommitMode.DONE)))
     page = client(jobs)
     for reads in (1, 2, 3):
         assert f"<td>{reads}</td>" in page.get("/job/a/details").text
@@ -166,8 +169,8 @@ def test_details_have_the_log_of_all_stages() -> None:
         for time, stage in enumerate(("Read", "Sum"))
     ]
     # As of a job that fails in its first micro-batch, and has no pages of stages.
-    record = samples.record(1, samples.now(), micro_batch=0) | {"stages": [], "causes": []}
-    found = samples.Jobs(Listed("a", "/a", record), details={"a": {"log": log}})
+    status = replace(samples.status(1, samples.now(), micro_batch=0), stages=(), causes=())
+    found = samples.Jobs(Listed("a", "/a", status), details={"a": {"log": log}})
     text = client(found).get("/job/a/details").text.partition("<h2>Log of its tasks")[2].partition("<h2>")[0]
     assert re.findall(r"<td>(\w+, host:7)</td>", text) == ["Sum, host:7", "Read, host:7"]
     assert "<script" not in text
@@ -186,24 +189,21 @@ def test_folder_keeps_metrics_and_messages(job: FolderBlobs) -> None:  # noqa: F
 
 def test_status_comes_back_from_its_record(job: FolderBlobs) -> None:  # noqa: F811
     assert status_from(as_record(_STATUS)) == _STATUS
-    record = record_of(job)
-    back = status_from({**record, "field of a later version": 1})
-    assert back is not None
-    assert as_record(back) == {name: record[name] for name in as_record(back)}
-    assert status_from({"mode": "running"}) is None
+    status = status_in(job)
+    assert status_from(json.loads(json.dumps({**as_record(status), "field of a later version": 1}))) == status
 
 
 def test_metrics_cover_all_jobs(job: FolderBlobs) -> None:  # noqa: F811
-    status = {**record_of(job), "due": None, "name": "twin"}
-    stages = [asdict(StageProgress("Count", "running", 3, 8, 0, 70, 1.5))]
-    batch = Listed("c", "c at h", None, name="words", state="RUNNING", progress={"stages": stages})
+    status = replace(status_in(job), due=None, name="twin")
+    progress = BatchProgress((StageProgress("Count", StageState.RUNNING, 3, 8, 0, 70, 1.5),))
+    batch = Listed("c", "c at h", None, name="words", state="RUNNING", progress=progress)
     source = Fixed(
         Listed("a", "/a", status),
         Listed("b", "/b", status),
         batch,
-        Listed("d", "/d", {**status, "mode": "done", "name": "ended"}),
-        Listed("e", "/e", {**status, "mode": "suspended", "name": "suspended"}),
-        Listed("f", "/f", {**status, "name": "failed", "ended": {"state": "FAILED", "why": ""}}),
+        Listed("d", "/d", replace(status, mode=CommitMode.DONE, name="ended")),
+        Listed("e", "/e", replace(status, mode=CommitMode.SUSPENDED, name="suspended")),
+        Listed("f", "/f", replace(status, name="failed", ended=EndNote(0, "FAILED", ""))),
         Listed("g", "/g", None, name="lost", state="RUNNING", silent=3.0),
         Listed("h", "/h", None, error="unreadable"),
     )
@@ -220,7 +220,7 @@ def test_metrics_cover_all_jobs(job: FolderBlobs) -> None:  # noqa: F811
 
 
 def test_label_of_a_job_does_not_depend_on_other_jobs(job: FolderBlobs) -> None:  # noqa: F811
-    one, twin = (Listed(id, f"/{id}", {**record_of(job), "due": None, "name": "twin"}) for id in "ab")
+    one, twin = (Listed(id, f"/{id}", replace(status_in(job), due=None, name="twin")) for id in "ab")
     # A service knows the folder of its job only when the job runs.
     early, later = (replace(twin, label=label, state="RUNNING") for label in ("b at h", "b at h, in /b"))
     labels = [
@@ -247,15 +247,15 @@ def test_prometheus_gives_the_token_in_its_header() -> None:
 def test_error_of_the_job_is_its_last_message() -> None:
     """A driver writes its messages before it knows its end."""
     reported = {"time": 5, "level": "BASIC", "text": "micro-batch 7"}
-    ended = {"state": "FAILED", "why": "KeyError: 'user'\nin 'Sum'", "time": 9}
-    record = samples.record(2, samples.now(), ended=ended)
-    found = samples.Jobs(Listed("a", "/a", record), details={"a": {"messages": [reported]}})
+    ended = EndNote(0, "FAILED", "KeyError: 'user'\nin 'Sum'", 9)
+    status = samples.status(2, samples.now(), ended=ended)
+    found = samples.Jobs(Listed("a", "/a", status), details={"a": {"messages": [reported]}})
     text = TestClient(app_of(found), base_url=BASE).get("/job/a/details").text
     rows = re.findall(r"<td>(\w+)</td><td><pre>([^<]*)</pre>", text.partition("Messages</h2>")[2])
     assert [(level, html.unescape(each)) for level, each in rows] == [
-        ("ERROR", ended["why"]),
+        ("ERROR", ended.why),
         ("BASIC", "micro-batch 7"),
     ]
     # A job server logs it by itself.
-    (row, _), _ = message_rows({"messages": [reported, {**reported, "text": f"failed: {ended['why']}"}]}, ended)
+    (row, _), _ = message_rows({"messages": [reported, {**reported, "text": f"failed: {ended.why}"}]}, ended)
     assert row.text.startswith("failed")

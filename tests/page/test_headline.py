@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from arcbeam.cli.status import _job_lines, cause_lines
-from arcbeam.engine.protocol.reports import Awaited
+from arcbeam.engine.protocol.reports import Awaited, Counts
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.observers import Observer
@@ -22,9 +22,12 @@ from arcbeam.page.app import app_of
 from arcbeam.page.sources import Listed
 from arcbeam.page.views import stage_rows
 from arcbeam.store.log.drivernote import DriverNote
+from arcbeam.store.log.endnote import EndNote
 from arcbeam.store.log.troublenote import Trouble
 from arcbeam.streaming.status.headline import headline
-from arcbeam.streaming.status.status import as_record, status_of, with_driver, with_trouble
+from arcbeam.streaming.status.reasons import CauseKind
+from arcbeam.streaming.status.snapshot import Since
+from arcbeam.streaming.status.status import Status, status_of, with_driver, with_trouble
 from arcbeam.streaming.status.words import driver_line, shown
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.page import samples
@@ -38,48 +41,45 @@ _HOUR = Timestamp(3_600_000_000)
 _TABLE = Path(__file__).parents[2] / "docs" / "howto" / "waiting.md"
 
 
-def _held(hold: Hold, input: Timestamp = MAX_TIMESTAMP) -> dict[str, Any]:
+def _held(hold: Hold, input: Timestamp = MAX_TIMESTAMP) -> Status:
     """The status of a job whose last stage is held."""
     own = holding("join", 0, hold=hold)
-    return as_record(status_of(committed(opened(MemoryBlobs()), at(input, MAX_TIMESTAMP, 6, 5), *all_of(own))))
+    return status_of(committed(opened(MemoryBlobs()), at(input, MAX_TIMESTAMP, 6, 5), *all_of(own)))
 
 
-def _source(hold: Hold) -> dict[str, Any]:
+def _source(hold: Hold) -> Status:
     """The status of a job whose source is held."""
     marks = at(MIN_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP)
-    return as_record(status_of(committed(opened(MemoryBlobs()), marks, *all_of(holding("read", 0, hold)))))
+    return status_of(committed(opened(MemoryBlobs()), marks, *all_of(holding("read", 0, hold))))
 
 
-def _blocked() -> dict[str, Any]:
+def _blocked() -> Status:
     """The status of a job whose elements wait for a side input."""
     blocked = Hold(Timestamp(7), HolderKind.BLOCKED, "rates@00")
     own = holding("join", 1, blocked, awaited=(Awaited(RATES, Timestamp(99)),), waits_for=RATES)
     marks = at(MAX_TIMESTAMP, 3, 7)
     silent = holding("rates", 0, Hold(Timestamp(3), HolderKind.RESIDUAL, "it"))
-    record = as_record(status_of(committed(opened(MemoryBlobs()), marks, *all_of(silent, own))))
+    status = status_of(committed(opened(MemoryBlobs()), marks, *all_of(silent, own)))
     # Both decide; here the blocked elements are the older cause.
-    record["causes"] = sorted(record["causes"], key=lambda cause: cause["kind"] != "side input")
-    return record
+    return replace(status, causes=tuple(sorted(status.causes, key=lambda cause: cause.kind != "side input")))
 
 
-def _changed(**change: str) -> dict[str, Any]:
+def _changed(**change: Any) -> Status:
     """The status of a job with a cause that only other versions, or no micro-batch, leave."""
-    record = _source(Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it"))
-    record["causes"] = [{**record["causes"][0], **change}]
-    return record
+    return samples.with_cause(_source(Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")), **change)
 
 
-def _failing(transform: str = "read") -> dict[str, Any]:
+def _failing(transform: str = "read") -> Status:
     head = committed(opened(MemoryBlobs()), at(1, 1, 1), *all_of())
     trouble = Trouble(head.epoch, 2, transform, "a worker died in try 1 of 3", Timestamp(1))
-    return as_record(with_trouble(status_of(head), trouble))
+    return with_trouble(status_of(head), trouble)
 
 
-def _without_tasks() -> dict[str, Any]:
+def _without_tasks() -> Status:
     head = committed(opened(MemoryBlobs()), at(1, 1, 1), *all_of())
     doing = "runs micro-batch 2"
     note = DriverNote(head.epoch, "host:job", 1, Timestamp(0), Timestamp(1), 60.0, doing, "no task has run", "a core")
-    return as_record(with_driver(status_of(head), note))
+    return with_driver(status_of(head), note)
 
 
 def _cases() -> Iterator[Any]:
@@ -96,10 +96,10 @@ def _cases() -> Iterator[Any]:
     yield "state", _held(Hold(Timestamp(5), HolderKind.STATE, "pane", key="a"))
     yield "script", _held(Hold(Timestamp(5), HolderKind.SCRIPT, ""))
     yield "shutdown", _held(Hold(Timestamp(5), HolderKind.UNPREPARED, ""))
-    yield "observer", as_record(status_of(observed))
+    yield "observer", status_of(observed)
     yield "failure", _failing()
     yield "driver", _without_tasks()
-    yield "not reported", _changed(kind="not reported", text="the watermark of the input of 'read': shard 0 …")
+    yield "not reported", _changed(kind=CauseKind.NOT_REPORTED, text="the watermark of the input of 'read': shard 0 …")
 
 
 CASES = list(_cases())
@@ -110,152 +110,151 @@ def test_all_reasons_of_the_table_are_here() -> None:
     assert {kind for row in rows if row != "kind" for kind in row.split(", ")} == {kind for kind, _ in CASES}
 
 
-@pytest.mark.parametrize(("kind", "record"), CASES)
-def test_headline_of_each_reason_has_the_words_of_status(kind: str, record: dict[str, Any]) -> None:
-    cause = next(each for each in record["causes"] if each["decides"] or each["kind"] == "driver")
-    assert cause["kind"] == kind
+@pytest.mark.parametrize(("kind", "status"), CASES)
+def test_headline_of_each_reason_has_the_words_of_status(kind: str, status: Status) -> None:
+    cause = next(each for each in status.causes if each.decides or each.kind == "driver")
+    assert cause.kind == kind
     # The fixtures' clock is at 0, so that their work seems overdue.
-    record |= {"due": None, "driver": None, "ended": None, "folder": "/a", "name": "a"}
-    line = headline(record)
+    status = replace(status, due=None, driver=None, folder="/a", name="a")
+    line = headline(status)
     assert line.level == ("error" if kind in ("failure", "driver") else "warning")
-    printed = list(cause_lines(record))
-    assert f"  - {cause['text']}" in printed
+    printed = list(cause_lines(status))
+    assert f"  - {cause.text}" in printed
     assert f"    released when: {line.released_when}" in printed
-    assert cause["stage"] in line.text
-    assert bool(cause["stage"]) == (kind != "driver")
-    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text
+    assert cause.stage in line.text
+    assert bool(cause.stage) == (kind != "driver")
+    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", status))), base_url=BASE).get("/job/a").text
     found = re.search(r'<p class="headline[^>]*>(.*?)</p>', page, re.S)
     assert found
     words = html.unescape(re.sub(r"<[^>]+>", "", found[1]))
-    shortened = re.sub(r", since micro-batch \d+ \([^)]*\)", "", cause["text"])
+    shortened = re.sub(r", since micro-batch \d+ \([^)]*\)", "", cause.text)
     assert words.startswith(f"{line.word} {shortened}")
-    assert f"released when: {cause['released_when']}" in words
-    assert cause["since"] or kind in ("driver", "not reported")
-    if cause["since"]:
-        assert f"Since {shown(cause['since']['time'])}" in words
+    assert f"released when: {cause.released_when}" in words
+    assert cause.since or kind in ("driver", "not reported")
+    if cause.since:
+        assert f"Since {shown(cause.since.time)}" in words
 
 
 @pytest.mark.parametrize(("transform", "where"), [("read", "in transform 'read'"), ("", "in an unknown transform")])
 def test_headline_of_failing_micro_batch_names_its_transform(transform: str, where: str) -> None:
-    line = headline(_failing(transform) | {"due": None})
+    line = headline(replace(_failing(transform), due=None))
     assert line.text == f"micro-batch 2: a worker died in try 1 of 3, {where}"
     assert line.since == "1970-01-01 00:00:00.000Z"
 
 
 def test_headline_of_silent_driver_says_how_to_resume() -> None:
     now = samples.now()
-    killed = samples.record(3, now - 31_000_000)
+    killed = samples.status(3, now - 31_000_000)
     line = headline(killed)
     assert "no driver seems to be running this job" in line.text
     assert line.remedy.endswith("if it is dead, resume the job: arcbeam resume /data/flights")
     assert line.level == "error"
-    assert headline(samples.record(3, now - 29_000_000)).level != "error"
+    assert headline(samples.status(3, now - 29_000_000)).level != "error"
 
 
 @pytest.mark.parametrize("seconds", [0, 31])
 def test_what_a_driver_did_before_the_newest_micro_batch_is_not_shown(seconds: int) -> None:
     time = samples.now() - seconds * 1_000_000
-    record = samples.record(3, time)
+    status = samples.status(3, time)
     words = "running micro-batch 42 for 0 s"
-    assert words in driver_line(record)
-    for later in ({"micro_batch": 42}, {"time": time + 1}):
-        line = driver_line(record | later)
+    assert words in driver_line(status)
+    for later in ({"micro_batch": 42}, {"committed": time + 1}):
+        line = driver_line(replace(status, **later))
         assert "micro-batch" not in line
         assert "host-1:flights" in line
         assert ("has written nothing for 31 s" in line) == (seconds > 0)
 
 
 def test_nothing_holds_a_stage_of_an_ended_job() -> None:
-    assert all(row.why.text for row in stage_rows(samples.record()))
-    for change in ({"ended": {"state": "FAILED", "why": ""}}, {"mode": "drained"}):
-        assert not any(row.why.text for row in stage_rows(samples.record(**change)))
+    assert all(row.why.text for row in stage_rows(samples.status()))
+    for change in ({"ended": EndNote(0, "FAILED", "")}, {"mode": CommitMode.DRAINED}):
+        assert not any(row.why.text for row in stage_rows(samples.status(**change)))
 
 
 def test_counts_say_of_which_time_they_are() -> None:
-    record = samples.record()
-    record["stages"][0] |= {"read_rate": 20.0, "total": {"read": 5_000, "written": 7_000}}
-    record["stages"][0]["micro_batch"]["read"] = 10
-    row = next(stage_rows(record))
+    counts = {"micro_batch": Counts(read=10), "total": Counts(read=5_000, written=7_000)}
+    status = samples.with_stage(samples.status(), 0, read_rate=20.0, **counts)
+    row = next(stage_rows(status))
     assert (row.read.text, row.read.hint) == (
         "10",
         "in the last micro-batch; 20.0/s in the last minute; 5,000 since the job began",
     )
     assert row.written.hint.endswith("; 7,000 since the job began")
-    page = TestClient(app_of(samples.Jobs(Listed("a", "a", record))), base_url=BASE)
+    page = TestClient(app_of(samples.Jobs(Listed("a", "a", status))), base_url=BASE)
     assert ">in, last micro-batch</th>" in page.get("/job/a").text
 
 
 def test_job_before_its_first_commit_is_starting() -> None:
     now = samples.now()
-    record = samples.record(1, now, micro_batch=0, causes=[], time=now - 4_000_000) | {"stages": []}
-    line = headline(record)
+    status = replace(samples.status(1, now, micro_batch=0, causes=(), time=now - 4_000_000), stages=())
+    line = headline(status)
     assert (line.word, line.text) == ("Starting", "The first micro-batch has not been committed yet; the job began")
-    text = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text
+    text = TestClient(app_of(samples.Jobs(Listed("a", "/a", status))), base_url=BASE).get("/job/a").text
     assert re.search(r"the job began <time[^>]*>4 s ago</time>\.", text)
     assert "unknown: the first micro-batch" in text.partition("<h2>Stages")[2].partition("</table>")[0]
     assert "No watermark waits" not in text
-    script = headline({**record, "time": 0, "committed": now, "scripted": True})
+    script = headline(replace(status, time=0, committed=now, scripted=True))
     assert script.text == "The first micro-batch has not been committed yet."
-    failing = {**samples.record(1)["causes"][0], "kind": "failure", "text": "micro-batch 1: KeyError"}
-    assert headline({**record, "causes": [failing]}).level == "error"
+    failing = replace(samples.status(1).causes[0], kind=CauseKind.FAILURE, text="micro-batch 1: KeyError")
+    assert headline(replace(status, causes=(failing,))).level == "error"
 
 
 def test_opening_by_a_second_driver_is_no_micro_batch() -> None:
-    record = samples.record(1, samples.now(), micro_batch=1, causes=[], elapsed=None, seconds={}) | {"stages": []}
-    line = headline(record)
+    status = replace(samples.status(1, samples.now(), micro_batch=1, causes=(), elapsed=None, seconds={}), stages=())
+    line = headline(status)
     assert (line.word, line.text, line.at) == ("Starting", "The first micro-batch has not been committed yet.", 0)
-    text = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text
+    text = TestClient(app_of(samples.Jobs(Listed("a", "/a", status))), base_url=BASE).get("/job/a").text
     assert "no micro-batch has been committed yet" in text
     assert "unknown: the first micro-batch" in text.partition("<h2>What watermarks wait for")[2]
-    printed = "\n".join([*_job_lines(record), *cause_lines(record)])
+    printed = "\n".join([*_job_lines(status), *cause_lines(status)])
     assert "no micro-batch has been committed yet" in printed
     assert "no watermark waits" not in printed
 
 
 def test_headline_of_failed_job_has_its_folder_and_the_first_line_of_its_error() -> None:
     why = "KeyError: 'user' in 'Sum'\n  File 'sums.py', line 7"
-    record = samples.record(2, samples.now(), folder="/data/my flights", ended={"state": "FAILED", "why": why})
-    line = headline(record)
+    status = samples.status(2, samples.now(), folder="/data/my flights", ended=EndNote(0, "FAILED", why))
+    line = headline(status)
     assert (line.word, line.text, line.released_when) == ("Failed", "KeyError: 'user' in 'Sum'", "")
     assert line.remedy.startswith("correct the cause of the error; ")
     assert line.remedy.endswith("resume the job: arcbeam resume '/data/my flights'")
-    text = html.unescape(TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text)
+    text = html.unescape(TestClient(app_of(samples.Jobs(Listed("a", "/a", status))), base_url=BASE).get("/job/a").text)
     assert why in text.partition("<h2>Error</h2>")[2]
     # A command without the folder would not run.
-    assert "arcbeam resume" not in headline({**record, "folder": ""}).line
+    assert "arcbeam resume" not in headline(replace(status, folder="")).line
 
 
 @pytest.mark.parametrize(
     ("change", "resumes", "waits"),
     [
         ({}, False, "the watermark of the input of"),
-        ({"mode": "done"}, False, "Nothing: the job has ended."),
-        ({"mode": "suspended"}, True, "the watermark of the input of"),
-        ({"ended": {"state": "FAILED", "why": "oh"}}, True, "When the job ended."),
+        ({"mode": CommitMode.DONE}, False, "Nothing: the job has ended."),
+        ({"mode": CommitMode.SUSPENDED}, True, "the watermark of the input of"),
+        ({"ended": EndNote(0, "FAILED", "oh")}, True, "When the job ended."),
     ],
 )
 def test_job_without_driver_says_how_to_resume_in_the_list(change: dict[str, Any], resumes: bool, waits: str) -> None:
-    record = samples.record(2, samples.now(), folder="/data/flights", **change)
-    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE)
+    status = samples.status(2, samples.now(), folder="/data/flights", **change)
+    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", status))), base_url=BASE)
     assert ("arcbeam resume /data/flights" in page.get("/").text) == resumes
     for path in ("/job/a", "/job/a/stage/0"):
         listed = page.get(path).text.partition("watermarks wait for</h2>")[2].partition("<h2>")[0]
-        assert ("released when" in listed) == (change != {"mode": "done"})
+        assert ("released when" in listed) == (change != {"mode": CommitMode.DONE})
     assert waits in page.get("/job/a").text.partition("What watermarks wait for</h2>")[2]
 
 
 def test_watermark_that_has_not_moved_is_not_said_to_advance() -> None:
     now = samples.now()
-    record = samples.record(3, now)
-    held = {**record["causes"][0], "time": MIN_TIMESTAMP, "since": {"micro_batch": 1, "time": now - 20_000_000}}
-    line = headline({**record, "causes": [held]})
+    status = samples.status(3, now)
+    held = replace(status.causes[0], time=MIN_TIMESTAMP, since=Since(1, Timestamp(now - 20_000_000)))
+    line = headline(replace(status, causes=(held,)))
     assert (line.level, line.word, line.at) == ("good", "Starting", now - 20_000_000)
     assert line.text == "The watermark that decides has not moved yet; the job started"
-    script = headline({**record, "time": now, "scripted": True, "causes": [held]})
+    script = headline(replace(status, time=now, scripted=True, causes=(held,)))
     assert script.text == "The watermark that decides has not moved yet; the job started 20 s ago."
-    assert "advanced" in headline({**record, "causes": [{**held, "time": now - 90_000_000}]}).text
-    late = {**held, "since": {"micro_batch": 1, "time": now - 60_000_000}}
-    assert headline({**record, "causes": [late]}).level == "warning"
+    assert "advanced" in headline(replace(status, causes=(replace(held, time=now - 90_000_000),))).text
+    late = replace(held, since=Since(1, Timestamp(now - 60_000_000)))
+    assert headline(replace(status, causes=(late,))).level == "warning"
 
 
 def test_causes_of_draining_job_need_nothing_else() -> None:
@@ -268,24 +267,24 @@ def test_causes_of_draining_job_need_nothing_else() -> None:
 
 
 def test_headline_of_draining_job_says_what_is_left() -> None:
-    record = samples.record(3, samples.now(), mode="draining")
-    record["stages"][0] |= {"restrictions": 2, "backlog": 5.0}
-    line, cause = headline(record), record["causes"][0]
-    assert (line.word, line.stage, line.released_when) == ("Draining", cause["stage"], "")
+    draining = samples.status(3, samples.now(), mode=CommitMode.DRAINING)
+    status = samples.with_stage(draining, 0, restrictions=2, backlog=5.0)
+    line, cause = headline(status), status.causes[0]
+    assert (line.word, line.stage, line.released_when) == ("Draining", cause.stage, "")
     assert line.text.startswith("the job drains, and then ends; left: 2 restriction(s) of 'Read/Poll/Process' not done")
     assert "restriction of element 'EWR'" in line.text
-    assert next(_job_lines(record)) == line.line
-    failing = {**cause, "kind": "failure", "text": "micro-batch 1: KeyError"}
-    assert headline({**record, "causes": [failing]}).level == "error"
+    assert next(_job_lines(status)) == line.line
+    failing = replace(cause, kind=CauseKind.FAILURE, text="micro-batch 1: KeyError")
+    assert headline(replace(status, causes=(failing,))).level == "error"
 
 
 def test_watermark_ahead_of_the_clock_is_not_waiting() -> None:
     now = samples.now()
-    record = samples.record(3, now)
-    held = {**record["causes"][0], "time": now - 200_000_000, "since": {"micro_batch": 1, "time": now - 190_000_000}}
-    ahead = {**held, "kind": "side input", "time": now + 3_600_000_000, "text": "side input"}
-    assert headline({**record, "causes": [ahead]}).level == "good"
-    assert "ahead of the clock" in headline({**record, "causes": [ahead]}).text
-    assert headline({**record, "causes": [ahead, held]}).text == held["text"]
-    assert headline({**record, "causes": [{**ahead, "kind": "failure"}, held]}).level == "error"
-    assert headline({**record, "scripted": True, "time": now, "causes": [ahead]}).text == "side input"
+    status = samples.status(3, now)
+    held = replace(status.causes[0], time=now - 200_000_000, since=Since(1, Timestamp(now - 190_000_000)))
+    ahead = replace(held, kind=CauseKind.SIDE_INPUT, time=now + 3_600_000_000, text="side input")
+    assert headline(replace(status, causes=(ahead,))).level == "good"
+    assert "ahead of the clock" in headline(replace(status, causes=(ahead,))).text
+    assert headline(replace(status, causes=(ahead, held))).text == held.text
+    assert headline(replace(status, causes=(replace(ahead, kind=CauseKind.FAILURE), held))).level == "error"
+    assert headline(replace(status, scripted=True, time=now, causes=(ahead,))).text == "side input"

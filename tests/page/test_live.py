@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from arcbeam.model.commits import CommitMode
 from arcbeam.page import live
 from arcbeam.page.app import SETTLES_SECONDS, app_of
 from arcbeam.page.live import UPDATE_BYTES, Board, Rendered, Stream, updates
 from arcbeam.page.sources import Listed
-from arcbeam.streaming.status.words import committed_at
 from tests.page import samples
 from tests.page.test_app import BASE
 
@@ -186,23 +186,23 @@ def board_with(*pages: Rendered) -> Board:
 def test_page_follows_an_ended_job_until_its_figures_are_complete(
     monkeypatch: pytest.MonkeyPatch, seconds: float, follows: bool
 ) -> None:
-    record = samples.record(3, samples.now(), mode="done")
-    monkeypatch.setattr(time, "time", lambda: committed_at(record) / 1e6 + seconds)
-    jobs = samples.Jobs(Listed("a", "/a", record))
+    status = samples.status(3, samples.now(), mode=CommitMode.DONE)
+    monkeypatch.setattr(time, "time", lambda: status.committed / 1e6 + seconds)
+    jobs = samples.Jobs(Listed("a", "/a", status))
     page = TestClient(app_of(jobs), base_url=BASE)
     assert ("data-version" in page.get("/job/a").text) is follows
-    end = {"time": committed_at(record), "kind": "end", "text": "done"}
+    end = {"time": status.committed, "kind": "end", "text": "done"}
     jobs.histories["a"] = {"rings": [], "events": [end]}
     assert "data-version" not in page.get("/job/a").text
 
 
 def test_stream_of_ended_job_ends() -> None:
     now = samples.now()
-    jobs = samples.Jobs(Listed("a", "/a", samples.record(3, now)), plans={"a": samples.plan_of(3)})
+    jobs = samples.Jobs(Listed("a", "/a", samples.status(3, now)), plans={"a": samples.plan_of(3)})
     page = TestClient(app_of(jobs), base_url=BASE)
     text = page.get("/job/a").text
     version = text.partition('data-version="')[2].partition('"')[0]
-    jobs.found["a"] = Listed("a", "/a", samples.record(3, now - 60_000_000, mode="done"))
+    jobs.found["a"] = Listed("a", "/a", samples.status(3, now - 60_000_000, mode=CommitMode.DONE))
     # Another server does not know the version, and sends all.
     page = TestClient(app_of(jobs), base_url=BASE)
     answer = page.get("/job/a/events", params={"version": version})
@@ -223,11 +223,11 @@ def test_fragments_are_in_the_page(monkeypatch: pytest.MonkeyPatch, path: str) -
     now = samples.now()
     # Gaps are those of the moment of the view, and there are two views.
     monkeypatch.setattr(time, "time", lambda: now / 1e6)
-    jobs = samples.Jobs(Listed("a", "/a", samples.record(3, now)), plans={"a": samples.plan_of(3)})
+    jobs = samples.Jobs(Listed("a", "/a", samples.status(3, now)), plans={"a": samples.plan_of(3)})
     jobs.histories["a"] = samples.history(now, 20)
     page = TestClient(app_of(jobs), base_url=BASE)
     shape = page.get(path).text.partition('data-version="')[2].partition("-")[0]
-    jobs.found["a"] = Listed("a", "/a", samples.record(3, now - 60_000_000, mode="done"))
+    jobs.found["a"] = Listed("a", "/a", samples.status(3, now - 60_000_000, mode=CommitMode.DONE))
     # Another server does not know the version, and sends all, up to the size of an update.
     page = TestClient(app_of(jobs), base_url=BASE)
     events = page.get(f"{path.rstrip('/')}/events", params={"version": shape}).text

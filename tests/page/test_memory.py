@@ -27,7 +27,7 @@ class World:
     def read(self, id: str) -> Listed:
         self.reads[id] += 1
         mode = "running" if id[0] == "r" or id in self.resumed else "done"
-        return Listed(id, f"/{id}", samples.record(2, mode=mode))
+        return Listed(id, f"/{id}", samples.status(2, mode=mode))
 
     def settled(self) -> int:
         """Return the number of jobs in the list, when all were read once."""

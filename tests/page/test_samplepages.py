@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from starlette.testclient import TestClient
 from typing_extensions import override
 
 from arcbeam.errors import RequestRefusedError
+from arcbeam.model.commits import CommitMode
 from arcbeam.page.sources import Listed, Record
 from tests.page import samples
 from tests.page.test_app import EVIL, client
@@ -25,7 +27,7 @@ class Sampled(samples.Jobs):
     """Has samples when it may."""
 
     def __init__(self, refusal: str = "", **changes: Any) -> None:
-        super().__init__(Listed("a", "/a", samples.record(3, samples.now(), **changes)))
+        super().__init__(Listed("a", "/a", samples.status(3, samples.now(), **changes)))
         self.asked: list[tuple[str, str]] = []
         self.go, self._refusal = threading.Event(), refusal
 
@@ -57,7 +59,7 @@ def test_elements_are_shown_when_they_are_there() -> None:
     version = waiting.partition('data-version="')[2].partition('"')[0]
     jobs.go.set()
     text = result(page, address, "Take samples again")
-    assert jobs.asked == [("a", jobs.found["a"].record["stages"][1]["stage"])]  # type: ignore[index]
+    assert jobs.asked == [("a", jobs.found["a"].status.stages[1].stage)]  # type: ignore[union-attr]
     assert "<script" not in text.partition("<main>")[2]
     assert "&lt;script&gt;" in text
     for words in ("1970-01-01 00:01:39.000Z", "GlobalWindow", "on time, number 0", "with element <code>7</code>"):
@@ -88,13 +90,13 @@ def test_forged_forms_and_unknown_stages_do_nothing() -> None:
 
 
 def test_job_that_has_ended_offers_none() -> None:
-    page = client(Sampled(mode="done"))
+    page = client(Sampled(mode=CommitMode.DONE))
     assert "Take samples" not in page.get("/job/a/stage/1").text
     assert "Take samples" not in page.get(AT).text
 
 
 def test_job_without_the_option_says_so() -> None:
-    page = client(Sampled(driver={**samples.record(1, samples.now())["driver"], "samples": False}))
+    page = client(Sampled(driver=replace(samples.driver(samples.now()), samples=False)))
     for path in ("/job/a/stage/1", AT):
         text = page.get(path).text
         assert "--page_samples" in text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from arcbeam.console.progressline import StageProgress
+from arcbeam.console.progressline import BatchProgress, StageProgress, StageState
 from arcbeam.errors import JobNotFoundError, SetupError, UserCodeError
 from arcbeam.jobs.client import JobClient
 from arcbeam.jobs.execution import JobEvents, Level, Submission
@@ -18,13 +18,16 @@ from arcbeam.page.services import ServiceSource
 from arcbeam.page.sources import FolderSource, Several
 from arcbeam.page.states import is_live
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.store.log.endnote import EndNote
+from arcbeam.streaming.status.folder import status_in
+from arcbeam.streaming.status.status import as_record
 from tests.jobs.fakes import Client, Fake, serving
 from tests.page.test_app import client, job  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.contract("PAGE-03")
 
-PROGRESS = {"stages": [asdict(StageProgress("Count", "running", 3, 8, 0, 70, 1.5))]}
+COUNT = StageProgress("Count", StageState.RUNNING, 3, 8, 0, 70, 1.5)
+PROGRESS = {"stages": [asdict(COUNT)]}
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def test_bounded_job_of_server_shows_its_stages(server: tuple[Client, ServiceSou
     fake.behave, fake.snapshot = fake.until_cancelled, {"status": None, "progress": PROGRESS, "folder": ""}
     id = stubs.run(name="words", shards=3, s3_secret_access_key="hidden-hidden")
     (listed,) = source.jobs()
-    assert (listed.id, listed.name, listed.progress) == (id, "words", PROGRESS)
+    assert (listed.id, listed.name, listed.progress) == (id, "words", BatchProgress((COUNT,)))
     assert "3 of 8" in client(source).get(f"/job/{id}").text
     details = source.details(id)
     assert details is not None
@@ -69,7 +72,7 @@ def test_failed_job_of_server_keeps_error_and_stages(server: tuple[Client, Servi
     assert not is_live(listed)
     found = source.job(id)
     assert found is not None
-    assert (found.progress, found.why) == (PROGRESS, listed.why)
+    assert (found.progress, found.why) == (BatchProgress((COUNT,)), listed.why)
     assert 0 < found.started <= found.since
     text = client(source).get(f"/job/{id}").text
     assert re.search(r" · started <time [^>]*>\d{4}-\d\d-\d\d .*Z</time>, ran for \S+ s</p>", text)
@@ -104,7 +107,7 @@ class Gone:
 
 def test_service_without_contact_shows_no_stale_state(job: FolderBlobs) -> None:  # noqa: F811
     now = [100.0]
-    service = Gone(status=record_of(job))
+    service = Gone(status=as_record(status_in(job)))
     source = ServiceSource(service, "the server", lambda: now[0])
     page = client(source)
     assert "No contact" not in page.get("/job/a").text
@@ -176,8 +179,8 @@ def test_ended_job_of_service_is_shown_from_its_folder(job: FolderBlobs) -> None
     source = ServiceSource(service, "the server")
     found = source.job("a")
     assert found is not None
-    assert found.record is not None
-    assert found.record["ended"] == {"state": "FAILED", "why": "disk full"}
+    assert found.status is not None
+    assert found.status.ended == EndNote(0, "FAILED", "disk full")
     assert source.history("a") is not None
     assert "disk full" in client(source).get("/job/a").text
     service.entry["folder"] = "/nowhere"
@@ -189,3 +192,13 @@ def test_folders_and_services_are_shown_together(job: FolderBlobs) -> None:  # n
     assert len(list(both.jobs())) == 2
     assert all(both.job(each.id) is not None for each in both.jobs())
     assert both.grows()
+
+
+def test_status_of_another_version_is_none(job: FolderBlobs) -> None:  # noqa: F811
+    record = as_record(status_in(job))
+    newer = {**record, "causes": [{**record["causes"][0], "kind": "moon"}]}
+    source = ServiceSource(Gone(status=newer, folder=""), "the server")
+    found = source.job("a")
+    assert found is not None
+    assert found.status is None
+    assert client(source).get("/job/a").status_code == 200

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.samples import sampled
 from tests.waiting import until
 
@@ -32,11 +32,11 @@ def samples_of(folder: str, allow: Callable[[int], None], first: int) -> Values:
 
     flowing = threading.Thread(target=flow)
     found: Values = {}
-    until(lambda: record_of(blobs)["stages"])
+    until(lambda: status_in(blobs).stages)
     flowing.start()
     try:
         # The other stages process elements only at the beginning or at the end.
-        names = [str(each["stage"]) for each in record_of(blobs)["stages"]]
+        names = [str(each.stage) for each in status_in(blobs).stages]
         for stage in [name for name in names if any(part in name for part in ("Process", "rdinal"))]:
             for output in sampled(blobs, stage, _SECONDS):
                 found[output["output"]] = [each["value"] for each in output["elements"]]

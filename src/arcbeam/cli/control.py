@@ -7,9 +7,9 @@ file in it, so the job may run on any machine. Imports gRPC and Beam only when a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs
     from arcbeam.store.log.requests import RequestKind
     from arcbeam.store.manifest.values import Manifest
+    from arcbeam.streaming.status.status import Status
 
 T = TypeVar("T")
 
@@ -236,14 +237,14 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     from arcbeam.model.commits import CommitMode
     from arcbeam.store.log.requests import RequestKind
     from arcbeam.store.manifest.values import ENDED
-    from arcbeam.streaming.status.status import as_record, status_of
+    from arcbeam.streaming.status.status import status_of
 
     began, blobs, draining = time.monotonic(), opened(folder), _Draining(out, shown_job(folder))
 
     def state() -> str:
         head = _head(blobs)
         if head is not None and head.mode is CommitMode.DRAINING:
-            draining.report(as_record(status_of(head)))
+            draining.report(status_of(head))
         return _state_of(head)
 
     newest = _head(blobs)
@@ -272,20 +273,23 @@ class _Draining:
     def __init__(self, out: Output, job: str) -> None:
         self._out, self._job, self._reported = out, job, ""
 
-    def report(self, record: Mapping[str, Any]) -> None:
-        """Report the remaining work in a job's status; see `arcbeam.streaming.status.status.as_record`."""
-        from arcbeam.streaming.status.status import undone
+    def report(self, status: Status) -> None:
+        """Report the remaining work in a job's status."""
+        from arcbeam.streaming.status.words import undone
 
-        left = undone(record)
+        left = undone(status)
         if left and left != self._reported:
             self._reported = left
-            figures = {name: record.get(name) for name in ("micro_batch", "restrictions", "backlog")}
-            text = f"{self._job} is draining, micro-batch {record.get('micro_batch')}: {left}"
+            number = status.micro_batch
+            figures = {"micro_batch": number, "restrictions": status.restrictions, "backlog": status.backlog}
+            text = f"{self._job} is draining, micro-batch {number}: {left}"
             self._out.progress(text, id=self._job, state="DRAINING", **figures, left=left)
 
 
 def _followed(draining: _Draining, client: JobClient, job: str, seconds: float) -> str:
     """Wait for the end of a server's job that drains. Return its last state; "" if it has not ended in time."""
+    from arcbeam.streaming.status.records import status_from
+
     deadline, has_status = time.monotonic() + seconds, True
     while True:
         left = deadline - time.monotonic()
@@ -294,7 +298,7 @@ def _followed(draining: _Draining, client: JobClient, job: str, seconds: float) 
             return state
         if has_status:
             try:
-                draining.report(client.status(job))
+                draining.report(status_from(client.status(job)))
             except ArcbeamError:
                 # The job may have ended. Only arcbeam's servers have this call.
                 has_status = False

@@ -39,6 +39,8 @@ def show_history(out: Output, blobs: DurableBlobs) -> None:
 
 def history_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a history: for each resolution the job's and the stages' figures, then the events."""
+    from arcbeam.streaming.status.history import STAGE_COUNTERS
+
     if not any(ring["points"] for ring in record["rings"]):
         yield "there are no figures over time: its driver writes them some seconds after it starts"
     for ring in record["rings"]:
@@ -55,7 +57,7 @@ def history_lines(record: Mapping[str, Any]) -> Iterator[str]:
         for name in names:
             of = [point["stages"].get(name, {}) for point in points]
             yield f"  {name}"
-            for figure in ("read", "written", "late"):
+            for figure in STAGE_COUNTERS:
                 yield _line(f"  {figure}", [each.get(figure) for each in of])
             if held := next((each["held"] for each in reversed(of) if each.get("held")), ""):
                 yield f"    last held by: {held}"

@@ -5,10 +5,11 @@ Owns the output. `store.log.inspection` collects the content.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,11 +18,13 @@ from arcbeam.console.commandlines import command_line
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.streaming.status.headline import headline
-from arcbeam.streaming.status.words import overdue, recorded
+from arcbeam.streaming.status.plain import plain
+from arcbeam.streaming.status.words import ago, bytes_shown, overdue, recorded
 
 if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs
     from arcbeam.store.log.inspection import Inspection
+    from arcbeam.streaming.status.status import Status
 
 _NAMED = {
     MIN_TIMESTAMP: "beginning of time",
@@ -61,51 +64,44 @@ def inspect(out: Output, path: str, micro_batch: int | None, savepoint: str, mic
         _show(out, found, status, newest=micro_batch is None and not savepoint)
     else:
         name = found.job_graph.name if found.job_graph else ""
-        out.record({"name": name, **dataclasses.asdict(found), "causes": status.get("causes", [])})
+        out.record({"name": name, **dataclasses.asdict(found), "causes": plain(status.causes) if status else []})
     if found.damaged or found.problems:
         click.get_current_context().exit(1)
 
 
-def _status(blobs: DurableBlobs, micro_batch: int) -> dict[str, Any]:
-    """Return the job's status after a micro-batch; empty if its manifest was removed."""
+def _status(blobs: DurableBlobs, micro_batch: int) -> Status | None:
+    """Return the job's status after a micro-batch; None if its manifest was removed."""
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import read_manifest
-    from arcbeam.streaming.status.status import as_record, status_of
+    from arcbeam.streaming.status.status import status_of
 
-    try:
-        return as_record(status_of(read_manifest(blobs, micro_batch)))
-    except StoreError:
-        return {}
+    with contextlib.suppress(StoreError):
+        return status_of(read_manifest(blobs, micro_batch))
+    return None
 
 
-def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newest: bool) -> None:
+def _show(out: TextOutput, found: Inspection, status: Status | None, *, newest: bool) -> None:
     for damage in found.damaged:
         out.text(damage)
     if found.damaged:
         out.text(f"showing micro-batch {found.micro_batch}, the newest readable one\n")
-    times = {"time": found.time, "committed": status.get("committed"), "scripted": status.get("scripted")}
+    when = f"committed at {_time(found.time)} ({ago(found.time)})" if status is None else recorded(status, _time)
     kind = "" if found.kind == "micro-batch" else f"{found.kind}; "
     out.record(
         {
             # Logs and `arcbeam resume` show the name; the folder has the id.
             "job": f"{found.job_graph.name if found.job_graph else found.job} in {found.location}"
             + (f" (id {found.job})" if found.job_graph else ""),
-            "micro_batch": f"{found.micro_batch} ({kind}job: {found.mode}), {recorded(times, _shown)}",
+            "micro_batch": f"{found.micro_batch} ({kind}job: {found.mode}), {when}",
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
             **({"ended": str(found.ended)} if found.ended else {}),
             "to publish": found.committables,
             **_job_graph(found),
-            "side inputs": f"{found.side_files} files, {_bytes(found.side_bytes)}",
+            "side inputs": f"{found.side_files} files, {bytes_shown(found.side_bytes)}",
         }
     )
-    if (
-        status
-        and newest
-        and not found.ended
-        and overdue(record := {**status, "job_graph": found.job_graph is not None, "folder": found.location})
-        is not None
-    ):
-        out.text(headline(record).line)
+    if status and newest and not found.ended and overdue(status) is not None:
+        out.text(headline(replace(status, job_graph=found.job_graph is not None, folder=found.location)).line)
     out.text("\nwatermarks and holds")
     rows = []
     for stage in found.stages:
@@ -120,7 +116,7 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
         rows.append({**row, "output": outputs, "holds": holds, "restrictions": restrictions})
     out.table(["stage", "upstream", "input", "output", "holds", "restrictions"], rows)
     out.text("")
-    for line in cause_lines({"causes": [], "mode": "", **status}):
+    for line in cause_lines(status) if status else ():
         out.text(line)
     out.text("\nstate")
     out.table(
@@ -132,8 +128,8 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
                 "files": level.files,
                 "entries": level.entries,
                 "deleted": level.tombstones,
-                "size": _bytes(level.size),
-                "largest shard": f"{level.largest}: {_bytes(level.largest_size)}",
+                "size": bytes_shown(level.size),
+                "largest shard": f"{level.largest}: {bytes_shown(level.largest_size)}",
             }
             for level in found.levels
         ],
@@ -166,7 +162,7 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
                 "kind": micro_batch.kind,
                 "mode": micro_batch.mode,
                 "started at": _time(micro_batch.time),
-                "written": _bytes(micro_batch.written),
+                "written": bytes_shown(micro_batch.written),
                 "to publish": micro_batch.committables,
             }
             for micro_batch in found.micro_batches
@@ -197,17 +193,3 @@ def _time(moment: Timestamp | None) -> str:
     except OverflowError:
         return f"{moment} µs"
     return when.isoformat(sep=" ").replace("+00:00", "Z")
-
-
-def _shown(moment: int) -> str:
-    return _time(Timestamp(moment))
-
-
-def _bytes(size: int) -> str:
-    """Return a number of bytes for people."""
-    amount = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:.4g} TB"

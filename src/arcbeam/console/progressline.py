@@ -10,9 +10,10 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from enum import StrEnum
+from typing import Any, TextIO
 
 from arcbeam.model.texts import visible
 
@@ -37,14 +38,31 @@ class JobProgress:
     tasks: int
 
 
+class StageState(StrEnum):
+    """The state of a stage of a bounded job. The last three are those of a job that failed or was cancelled."""
+
+    WAITING = "waiting"
+    """No task has begun."""
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    """Its error ended the job."""
+    STOPPED = "stopped"
+    """The job ended while it ran."""
+    NOT_RUN = "not run"
+
+    def at_end(self) -> StageState:
+        """Return the state when a job ends that is not done."""
+        return {StageState.RUNNING: StageState.STOPPED, StageState.WAITING: StageState.NOT_RUN}.get(self, self)
+
+
 @dataclass(frozen=True, slots=True)
 class StageProgress:
     """A stage of a bounded job.
 
     Attributes:
         stage: its name.
-        state: "waiting" (no task has begun), "running" or "done". After the end of a job that failed or was cancelled:
-            "done", "failed" (its error ended the job), "stopped" (the job ended while it ran) or "not run".
+        state: of the stage.
         tasks: the number of its tasks that have ended, in all rounds so far.
         of: the number of its tasks in all rounds so far; 0: not known yet.
         retries: tries of tasks after the first.
@@ -52,12 +70,12 @@ class StageProgress:
         seconds: the sum of the durations of its tasks so far.
         rounds: of a splittable stage: the rounds that have begun; 1 for other stages.
         live: whether running tasks report. Otherwise figures come when the Spark job of the stage ends, and a stage
-            whose tasks wait for a free core is "running", too.
+            whose tasks wait for a free core is RUNNING, too.
         spark_stage: the id of Spark's last stage that ran its tasks; None: unknown.
     """
 
     stage: str
-    state: str = "waiting"
+    state: StageState = StageState.WAITING
     tasks: int = 0
     of: int = 0
     retries: int = 0
@@ -66,6 +84,29 @@ class StageProgress:
     rounds: int = 1
     live: bool = True
     spark_stage: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """The progress of a bounded job, as a page shows it.
+
+    Attributes:
+        stages: producers first.
+        plan: as `arcbeam.explain.as_json`; None: unknown.
+        log: what its tasks have logged; see `arcbeam.runner.stagelog`.
+        spark: the address of Spark's page; "": unknown.
+    """
+
+    stages: tuple[StageProgress, ...]
+    plan: Mapping[str, Any] | None = None
+    log: Sequence[Mapping[str, Any]] = ()
+    spark: str = ""
+
+
+def summed(stages: Sequence[StageProgress]) -> JobProgress:
+    """Return the progress of a bounded job."""
+    running = tuple(stage.stage for stage in stages if stage.state is StageState.RUNNING)
+    return JobProgress(running, sum(stage.elements for stage in stages), sum(stage.tasks for stage in stages))
 
 
 def line(progress: JobProgress, seconds: float, width: int) -> str:

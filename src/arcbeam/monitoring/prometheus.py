@@ -221,7 +221,7 @@ def _of_job(page: _Page, status: Status) -> None:
             page.add("micro_batch_part_duration_seconds", seconds, part=part)
     if status.driver is not None:
         page.add("failed_tries", status.driver.failures)
-    page.add("source_elements", sum(stage.total.get("made", 0) for stage in status.stages))
+    page.add("source_elements", sum(stage.total.made for stage in status.stages if stage.total))
     if status.rate is not None:
         page.add("source_elements_per_second", status.rate)
     if status.behind is not None:
@@ -232,31 +232,9 @@ def _of_job(page: _Page, status: Status) -> None:
 
 def _of_stages(page: _Page, status: Status) -> None:
     for stage in status.stages:
-        name = stage.stage
-        page.add("input_watermark_timestamp_seconds", _seconds(stage.input), stage=name)
-        # A watermark at the end or the beginning of time stays there permanently; that is no problem.
-        if stage.input_since is not None and MIN_TIMESTAMP < stage.input < MAX_TIMESTAMP:
-            page.add("input_watermark_advance_timestamp_seconds", stage.input_since.time / 1e6, stage=name)
-        _of_counts(page, name, stage.total)
-        page.add("stage_micro_batch_bytes", stage.bytes_in, stage=name, direction="in")
-        page.add("stage_micro_batch_bytes", sum(out.bytes for out in stage.outputs), stage=name, direction="out")
-        page.add("stage_state_rows", stage.state_rows, stage=name)
-        page.add("stage_state_bytes", stage.state_bytes, stage=name)
-        _of_rates(page, stage)
-        _of_waiting(page, stage)
-        page.add("restrictions", stage.restrictions, stage=name)
-        page.add("backlog", stage.backlog, stage=name)
-        for out in stage.outputs:
-            page.add("output_watermark_timestamp_seconds", _seconds(out.watermark), stage=name, output=out.output)
-            for statistic, at in (("min", out.least), ("mean", out.mean), ("max", out.most)):
-                if at is not None:
-                    page.add(
-                        "stage_event_timestamp_seconds",
-                        _seconds(at),
-                        stage=name,
-                        output=out.output,
-                        statistic=statistic,
-                    )
+        for family, value, labels in _of_stage(stage):
+            if value is not None:
+                page.add(family, value, stage=stage.stage, **labels)
     held: dict[tuple[str, str], int] = {}
     for cause in (each for each in status.causes if each.stage):
         known = cause.stage, cause.kind
@@ -265,35 +243,41 @@ def _of_stages(page: _Page, status: Status) -> None:
         page.add("held_stages", stages, stage=name, cause=kind)
 
 
-def _of_rates(page: _Page, stage: StageStatus) -> None:
-    if stage.behind is not None:
-        page.add("stage_watermark_lag_seconds", stage.behind / 1e6, stage=stage.stage)
-    for direction, rate in (("in", stage.read_rate), ("out", stage.written_rate)):
-        if rate is not None:
-            page.add("stage_elements_per_second", rate, stage=stage.stage, direction=direction)
-
-
-def _of_waiting(page: _Page, stage: StageStatus) -> None:
-    name, kept = stage.stage, stage.kept
-    if kept is not None:
-        page.add("stage_keys", kept["keys"], stage=name)
-        for state, keys in kept["cells"].items():
-            page.add("stage_state_keys", keys, stage=name, state=state)
-        page.add("timers", kept["event_timers"], stage=name, domain="event_time")
-        page.add("timers", kept["clock_timers"], stage=name, domain="processing_time")
-        page.add("waiting_elements", kept["blocked"], stage=name, reason="blocked")
-        page.add("waiting_elements", kept["ordered"], stage=name, reason="sorted")
-        page.add("waiting_bytes", kept["waiting_bytes"], stage=name)
-    for domain, at in (("event_time", stage.next_event), ("processing_time", stage.next_due)):
-        if at is not None:
-            page.add("next_timer_timestamp_seconds", _seconds(at), stage=name, domain=domain)
-
-
-def _of_counts(page: _Page, stage: str, total: Mapping[str, int]) -> None:
-    if total:
-        page.add("stage_elements", total["read"], stage=stage, direction="in")
-        page.add("stage_elements", total["written"], stage=stage, direction="out")
-        page.add("stage_late_elements", total["late"], stage=stage)
+def _of_stage(stage: StageStatus) -> Iterator[tuple[str, float | None, Mapping[str, str]]]:
+    """Yield family, value and labels of a stage's metrics; the value is None if it is unknown."""
+    yield "input_watermark_timestamp_seconds", _seconds(stage.input), {}
+    # A watermark at the end or the beginning of time stays there permanently; that is no problem.
+    if stage.input_since is not None and MIN_TIMESTAMP < stage.input < MAX_TIMESTAMP:
+        yield "input_watermark_advance_timestamp_seconds", stage.input_since.time / 1e6, {}
+    if (total := stage.total) is not None:
+        yield "stage_elements", total.read, {"direction": "in"}
+        yield "stage_elements", total.written, {"direction": "out"}
+        yield "stage_late_elements", total.late, {}
+    yield "stage_micro_batch_bytes", stage.bytes_in, {"direction": "in"}
+    yield "stage_micro_batch_bytes", sum(out.bytes for out in stage.outputs), {"direction": "out"}
+    yield "stage_state_rows", stage.state_rows, {}
+    yield "stage_state_bytes", stage.state_bytes, {}
+    yield "stage_watermark_lag_seconds", None if stage.behind is None else stage.behind / 1e6, {}
+    yield "stage_elements_per_second", stage.read_rate, {"direction": "in"}
+    yield "stage_elements_per_second", stage.written_rate, {"direction": "out"}
+    if (kept := stage.kept) is not None:
+        yield "stage_keys", kept.keys, {}
+        for state, keys in kept.cells.items():
+            yield "stage_state_keys", keys, {"state": state}
+        yield "timers", kept.event_timers, {"domain": "event_time"}
+        yield "timers", kept.clock_timers, {"domain": "processing_time"}
+        yield "waiting_elements", kept.blocked, {"reason": "blocked"}
+        yield "waiting_elements", kept.ordered, {"reason": "sorted"}
+        yield "waiting_bytes", kept.waiting_bytes, {}
+    for domain, due in (("event_time", stage.next_event), ("processing_time", stage.next_due)):
+        yield "next_timer_timestamp_seconds", None if due is None else _seconds(due), {"domain": domain}
+    yield "restrictions", stage.restrictions, {}
+    yield "backlog", stage.backlog, {}
+    for out in stage.outputs:
+        yield "output_watermark_timestamp_seconds", _seconds(out.watermark), {"output": out.output}
+        for statistic, at in (("min", out.least), ("mean", out.mean), ("max", out.most)):
+            labels = {"output": out.output, "statistic": statistic}
+            yield "stage_event_timestamp_seconds", None if at is None else _seconds(at), labels
 
 
 @contextmanager

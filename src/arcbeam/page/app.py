@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import count
 from math import isfinite
 from pathlib import Path
@@ -34,14 +34,16 @@ from arcbeam.page.graph import Graph, graph_of
 from arcbeam.page.live import Board, Rendered, Shown, View, updates
 from arcbeam.page.memory import Kept
 from arcbeam.page.samplepages import SamplePages
-from arcbeam.page.sources import HISTORIES, HISTORY_SECONDS, Listed, Record, Source
+from arcbeam.page.sources import HISTORIES, HISTORY_SECONDS, Listed, Source
 from arcbeam.page.states import BatchRow
 from arcbeam.page.timelines import charts
 from arcbeam.page.timelines.errors import errors_of
 from arcbeam.page.timelines.newest import Newest
 from arcbeam.page.views import JobRow
 from arcbeam.streaming.status.headline import causes_of, error_of, stopped
-from arcbeam.streaming.status.words import committed_at, driver_line, has_begun
+from arcbeam.streaming.status.records import Record
+from arcbeam.streaming.status.status import Status, stage_record
+from arcbeam.streaming.status.words import driver_line
 
 _HERE: Final = Path(__file__).parent
 
@@ -168,7 +170,7 @@ class Pages:
         listed, unread = list(self._source.jobs()), self._source.unread()
         found = self._rows(listed)
         # What needs a look comes first, then what runs.
-        found.sort(key=lambda each: (each[1].level != "error", each[0], -each[1].order, each[1].id))
+        found.sort(key=lambda each: (each[1].headline.level != "error", each[0], -each[1].order, each[1].id))
         total, live = len(found), self._source.grows() or not all(over for over, _ in found)
         rows = [(over, row) for over, row in found if _has(row, wanted.lower()) and state in ("", row.state_word)]
         ended, most = count(), len(rows) if "all" in request.query_params else ENDED_SHOWN
@@ -183,7 +185,7 @@ class Pages:
             "loading": f"{total:,} of {total + unread:,} jobs are loaded." if unread else "",
         }
         ids = {row.id for row in kept}
-        return Shown("jobs.html", live, values, data=lambda: [asdict(job) for job in listed if job.id in ids])
+        return Shown("jobs.html", live, values, data=lambda: [job.as_record() for job in listed if job.id in ids])
 
     def _rows(self, jobs: Sequence[Listed]) -> list[tuple[bool, JobRow]]:
         """Return whether each job has ended, and its row: that of an ended job is made once, because there are many."""
@@ -203,9 +205,9 @@ class Pages:
         found = self._source.job(request.path_params["id"])
         if found is None:
             return self._missing("job")
-        if (record := found.record) is None and found.state:
+        if (status := found.status) is None and found.state:
             rows = None if found.progress is None else list(states.batch_rows(found.progress, states.is_live(found)))
-            followed, before = details.log_rows((found.progress or {}).get("log", ()))
+            followed, before = details.log_rows(found.progress.log if found.progress else ())
             of = {
                 "graph": self._progress_graph(found, rows or ()),
                 "row": states.row_of(found),
@@ -216,28 +218,27 @@ class Pages:
                 "before": before,
                 "control": links(found),
             }
-            return Shown("batch.html", states.is_live(found), of, data=lambda: asdict(found))
-        if record is None:
+            return Shown("batch.html", states.is_live(found), of, data=found.as_record)
+        if status is None:
             what = f"The job in {found.label} cannot be read."
             return Shown("missing.html", True, {"what": what, "error": found.error}, 503)
-        history = self._history(found.id, record)
+        history = self._history(found.id, status)
         span = _span(request, history)
-        row, graph = states.row_of(found), self._graph(found.id, record)
-        ended, causes = causes_of(record)
+        row, graph = states.row_of(found), self._graph(found.id, status)
+        ended, causes = causes_of(status)
         values = {
             "row": row,
-            "blocked": _blocked(graph, record, row),
-            "record": record,
-            "figures": list(views.figures(record, charts.backlog_growth(history))),
-            "stages": list(views.stage_rows(record)),
+            "blocked": _blocked(graph, status, row),
+            "figures": list(views.figures(status, charts.backlog_growth(history))),
+            "stages": list(views.stage_rows(status)),
             "causes": causes,
             "ended": ended,
-            "starting": "" if has_begun(record) else "unknown: the first micro-batch has not been committed yet",
+            "starting": "" if status.has_begun else "unknown: the first micro-batch has not been committed yet",
             # The headline says it of a silent driver.
-            "driver": "" if stopped(record) else driver_line(record),
-            "why": error_of(record),
-            "quiet": bool(views.without_driver(record)),
-            "graph": None if graph is None else graph.shown(record, self._source.tasks(found.id)),
+            "driver": "" if stopped(status) else driver_line(status),
+            "why": error_of(status),
+            "quiet": bool(views.without_driver(status)),
+            "graph": None if graph is None else graph.shown(status, self._source.tasks(found.id)),
             "ids": {} if graph is None else graph.stages,
             "newest": charts.newest_of(history, span),
             "failures": errors_of(history),
@@ -246,20 +247,20 @@ class Pages:
             "span": span,
             "control": links(found),
         }
-        is_live = states.is_live(found) or _settles(record, history)
-        return Shown("job.html", is_live, values, data=lambda: asdict(found))
+        is_live = states.is_live(found) or _settles(status, history)
+        return Shown("job.html", is_live, values, data=found.as_record)
 
-    def _history(self, id: str, record: Record) -> Record:
+    def _history(self, id: str, status: Status) -> Record:
         """Return the figures of a job over time, up to its status."""
-        return self._newest.merged(id, record, self._source.history(id) or {"rings": [], "events": []})
+        return self._newest.merged(id, status, self._source.history(id) or {"rings": [], "events": []})
 
     def history(self, request: Request) -> Shown:
         """Return the micro-batches of a job as a table: what its charts show, also without JavaScript."""
         found = self._source.job(request.path_params["id"])
-        if found is None or found.record is None:
+        if found is None or found.status is None:
             return self._missing("job")
-        history = self._history(found.id, found.record)
-        span, stages = _span(request, history), _stages(found.record)
+        history = self._history(found.id, found.status)
+        span, stages = _span(request, history), _stages(found.status)
         values = {
             "row": states.row_of(found),
             "contact": not states.is_unknown(found),
@@ -269,36 +270,36 @@ class Pages:
             "spans": charts.SPANS,
             "span": span,
         }
-        is_live = states.is_live(found) or _settles(found.record, history)
+        is_live = states.is_live(found) or _settles(found.status, history)
         return Shown("history.html", is_live, values, data=lambda: charts.columns_of(history, span, 0, stages))
 
     def charts(self, request: Request) -> Response:
         """Return the values of a job's charts, as JSON: all, or those since a time."""
         found, after = self._source.job(request.path_params["id"]), request.query_params.get("after", "")
-        if found is None or found.record is None:
+        if found is None or found.status is None:
             return _json({"error": "there is no such job here, or it has no figures over time"}, 404)
-        history = self._history(found.id, found.record)
+        history = self._history(found.id, found.status)
         span, since = _span(request, history), int(after) if after.isdecimal() else 0
         written = charts.last_time(self._source.history(found.id) or history, span)
-        columns = charts.columns_of(history, span, since, _stages(found.record))
+        columns = charts.columns_of(history, span, since, _stages(found.status))
         return _json({**columns, "written": written})
 
     def stage(self, request: Request) -> Shown:
         """Return the page of a stage."""
         id, number = request.path_params["id"], request.path_params["number"]
         found = self._source.job(id)
-        record = None if found is None else found.record
-        if found is None or record is None or number >= len(record["stages"]):
+        status = None if found is None else found.status
+        if found is None or status is None or number >= len(status.stages):
             return self._missing("stage")
         row, tasks, of = states.row_of(found), self._source.tasks(id), self._details.get(id) or {}
-        page = stagepage.stage_of(record, _plan(self._source.plan(id)), number, tasks, of.get("spark", ""))
+        page = stagepage.stage_of(status, _plan(self._source.plan(id)), number, tasks, of.get("spark", ""))
         log, messages = of.get("log", ()), of.get("messages", ())
         followed, before = details.log_rows(log, messages, page.name, [name for name, _ in page.transforms])
         values = {
             "row": row,
             # Without contact, nothing is known now of the stage of a job that ran.
             "contact": not states.is_unknown(found),
-            "quiet": bool(views.without_driver(record)),
+            "quiet": bool(views.without_driver(status)),
             "stage": page,
             "log": followed,
             "before": before,
@@ -306,7 +307,8 @@ class Pages:
             "no_samples": samplepages.refused(found),
         }
         lines = [each for each in log if each["stage"] == page.name]
-        data = {"stage": record["stages"][number], "tasks": tasks, "log": lines}
+
+        data = {"stage": stage_record(status.stages[number]), "tasks": tasks, "log": lines}
         return Shown("stage.html", states.is_live(found), values, data=lambda: data)
 
     def details(self, request: Request) -> Shown:
@@ -316,7 +318,7 @@ class Pages:
             return self._missing("job")
         # A page that is loaded, as after a request, shows what there is now.
         of = self._details.get(found.id, fresh=not request.url.path.endswith("/events")) or {}
-        followed, before = details.message_rows(of, (found.record or {}).get("ended"))
+        followed, before = details.message_rows(of, found.status.ended if found.status else None)
         log, earlier_log = details.log_rows(of.get("log", ()))
         row = states.row_of(found)
         values = {
@@ -340,16 +342,16 @@ class Pages:
         text = f"This {what} is unknown until there is contact." if away else f"There is no such {what} here."
         return Shown("missing.html", away, {"what": text, "error": ""}, 503 if away else 404)
 
-    def _graph(self, id: str, record: Record) -> Graph | None:
+    def _graph(self, id: str, status: Status) -> Graph | None:
         """Return the graph of a streaming job; None if its plan is unknown."""
-        links = {stage["stage"]: f"/job/{id}/stage/{number}" for number, stage in enumerate(record["stages"])}
+        links = {stage.stage: f"/job/{id}/stage/{number}" for number, stage in enumerate(status.stages)}
         return self._drawn(id, self._source.plan(id), links)
 
     def _progress_graph(self, job: Listed, rows: Sequence[BatchRow]) -> tuple[str, dict[str, str]] | None:
         """Return the graph of a bounded job, with figures; None if its plan is unknown."""
-        progress = job.progress or {}
-        graph = self._drawn(job.id, progress.get("plan"), {})
-        return None if graph is None else graph.progressed(progress, [(row.line, row.level) for row in rows])
+        if (progress := job.progress) is None or (graph := self._drawn(job.id, progress.plan, {})) is None:
+            return None
+        return graph.progressed(progress, [(row.line, row.level) for row in rows])
 
     def _drawn(self, id: str, plan: Record | None, links: Mapping[str, str]) -> Graph | None:
         """Return the picture of a plan, laid out once for each job."""
@@ -381,23 +383,23 @@ def _finite(value: object) -> object:
     return value
 
 
-def _blocked(graph: Graph | None, record: Record, row: JobRow) -> dict[str, str]:
+def _blocked(graph: Graph | None, status: Status, row: JobRow) -> dict[str, str]:
     """Return the stage that fails, or of the headline, and its element in the graph; {} if it is not there."""
     if graph is None:
         return {}
-    fails = graph.failing(record)
+    fails = graph.failing(status)
     stage = fails or row.headline.stage
     place = graph.place_of(stage)
     return {"stage": stage, "fails": fails, "place": place} if place else {}
 
 
-def _stages(record: Record) -> list[str]:
-    return [stage["stage"] for stage in record["stages"]]
+def _stages(status: Status) -> list[str]:
+    return [stage.stage for stage in status.stages]
 
 
-def _settles(record: Record, history: Record) -> bool:
+def _settles(status: Status, history: Record) -> bool:
     """Return whether the figures of a job that has just ended may still come: its driver writes them after its end."""
-    seconds = time.time() - committed_at(record) / 1e6
+    seconds = time.time() - status.committed / 1e6
     return 0 <= seconds < SETTLES_SECONDS and all(event["kind"] != "end" for event in history["events"][-1:])
 
 

@@ -23,6 +23,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from arcbeam.console.commandlines import command_line
 from arcbeam.errors import ArcbeamError
 from arcbeam.model import texts
+from arcbeam.model.commits import CommitMode
 from arcbeam.page import states
 from arcbeam.page.access.security import FormTokens, form_of
 from arcbeam.page.live import Shown
@@ -32,10 +33,11 @@ from arcbeam.page.views import without_driver
 from arcbeam.store.log.jobname import resume_command
 from arcbeam.store.log.requests import RequestKind
 from arcbeam.store.log.savepoints import path_of, split_path
-from arcbeam.store.manifest.values import ENDED
+from arcbeam.streaming.status.moment import STOPPED
 from arcbeam.streaming.status.words import has_job_graph, shown, silent
 
-_FOREIGN: Final = "this form is not of this page, or the page was restarted; nothing was done"
+FOREIGN: Final = "this form is not of this page, or the page was restarted; nothing was done"
+"""Refuses a form."""
 _KEPT: Final = 200
 """Requests whose results are remembered."""
 WAIT_SECONDS: Final = 60.0
@@ -140,29 +142,29 @@ def allowed(job: Listed) -> tuple[RequestKind, ...]:
     """Return the requests that make sense for a job as it is now."""
     if not is_live(job) or job.silent is not None or job.state == "STOPPED":
         return ()
-    if job.record is None:
+    if (status := job.status) is None:
         return (RequestKind.CANCEL,) if job.state in ("STARTING", "RUNNING") else ()
     if job.state == "CANCELLING":
         return ()
-    if silent(job.record) is not None:
+    if silent(status) is not None:
         # A driver answers requests in a folder; a service ends its process, too.
         return (RequestKind.CANCEL,) if job.state else ()
-    match job.record["mode"]:
-        case "running":
+    match status.mode:
+        case CommitMode.RUNNING:
             return (RequestKind.SAVEPOINT, RequestKind.SUSPEND, RequestKind.DRAIN, RequestKind.CANCEL)
-        case "draining":
+        case CommitMode.DRAINING:
             return (RequestKind.CANCEL,)
     return ()
 
 
 def refused(job: Listed) -> str:
     """Return why some requests would be refused now; "" if none would be, or the job has ended."""
-    record = job.record
-    if record is None or not is_live(job) or job.silent is not None:
+    status = job.status
+    if status is None or not is_live(job) or job.silent is not None:
         return ""
-    if why := without_driver(record):
-        return f"{why}: a request would get no answer" if record["mode"] != "suspended" else why
-    return "the job drains already" if record["mode"] == "draining" else ""
+    if why := without_driver(status):
+        return f"{why}: a request would get no answer" if not status.is_suspended else why
+    return "the job drains already" if status.mode is CommitMode.DRAINING else ""
 
 
 def not_now(job: Listed) -> str:
@@ -177,7 +179,7 @@ def not_now(job: Listed) -> str:
 
 def consequences(job: Listed, what: RequestKind) -> Consequences:
     """Return what a request does to a job."""
-    if job.record is None:
+    if job.status is None:
         return CANCEL_BOUNDED
     return CONSEQUENCES[what]
 
@@ -302,10 +304,10 @@ def change_savepoint(savepoints: Savepoints, name: str, new: str) -> str:
 
 def not_changeable(job: Listed) -> str:
     """Return why the savepoints of a job cannot be changed now; "" if they can."""
-    record = job.record
-    if record is None:
+    status = job.status
+    if status is None:
         return "its status is unknown"
-    if record["mode"] in ENDED or record["mode"] == "suspended" or RequestKind.SAVEPOINT in allowed(job):
+    if status.mode in STOPPED or RequestKind.SAVEPOINT in allowed(job):
         return ""
     return not_now(job)
 
@@ -341,7 +343,7 @@ class ControlPages:
         found = self._source.job(request.path_params["id"])
         what = _asked(request)
         if found is None or what is None:
-            return _missing("There is no such job or request here.")
+            return missing("There is no such job or request here.")
         number = self._operations.new()
         values = {
             "row": states.row_of(found),
@@ -353,7 +355,7 @@ class ControlPages:
             "after": _after(found, what),
             "possible": what in allowed(found),
             "not_now": not_now(found),
-            "quiet": found.record is not None and bool(without_driver(found.record)),
+            "quiet": found.status is not None and bool(without_driver(found.status)),
             "loaded": shown(round(time.time() * 1e6)),
             "number": number,
             "token": self._tokens.token(request, found.id, what, number),
@@ -365,7 +367,7 @@ class ControlPages:
         form, what, id = await form_of(request), _asked(request), request.path_params["id"]
         number = form.get("number", "")
         if what is None or not self._tokens.holds(form.get("form_token", ""), request, id, what, number):
-            return PlainTextResponse(_FOREIGN, 403)
+            return PlainTextResponse(FOREIGN, 403)
         control = await run_in_threadpool(self._source.control, id)
         if control is None:
             return PlainTextResponse("there is no such job here; nothing was done", 404)
@@ -379,9 +381,9 @@ class ControlPages:
         id, name, what = (request.path_params[each] for each in ("id", "name", "what"))
         found = self._source.job(id)
         if found is None or what not in OF_SAVEPOINTS or self._source.savepoints(id) is None:
-            return _missing("There is no such job or change here, or its folder cannot be reached from here.")
+            return missing("There is no such job or change here, or its folder cannot be reached from here.")
         number, about, why = self._operations.new(), OF_SAVEPOINTS[RequestKind(what)], not_changeable(found)
-        folder = str((found.record or {}).get("folder") or "FOLDER")
+        folder = _folder(found)
         new = ("NEW",) if about.named else ()
         values = {
             "row": states.row_of(found),
@@ -393,7 +395,7 @@ class ControlPages:
             "after": about.after.format(command=command_line("savepoints", folder, what, name, *new)),
             "possible": not why,
             "not_now": why,
-            "quiet": found.record is not None and bool(without_driver(found.record)),
+            "quiet": found.status is not None and bool(without_driver(found.status)),
             "loaded": shown(round(time.time() * 1e6)),
             "number": number,
             "token": self._tokens.token(request, id, what, name, number),
@@ -406,7 +408,7 @@ class ControlPages:
         id, name, what = (request.path_params[each] for each in ("id", "name", "what"))
         number, new = form.get("number", ""), form.get("name", "").strip()
         if not self._tokens.holds(form.get("form_token", ""), request, id, what, name, number):
-            return PlainTextResponse(_FOREIGN, 403)
+            return PlainTextResponse(FOREIGN, 403)
         if (what == RequestKind.RENAME) != bool(new):
             return PlainTextResponse("a savepoint is renamed to a name, and deleted without; nothing was done", 400)
         savepoints = await run_in_threadpool(self._source.savepoints, id)
@@ -420,7 +422,7 @@ class ControlPages:
         id, number = request.path_params["id"], request.path_params["number"]
         operation = self._operations.get(number)
         if operation is None or operation.job != id:
-            return _missing("There is no such request here, or it is forgotten.")
+            return missing("There is no such request here, or it is forgotten.")
         values = {
             "id": id,
             "title": (CONSEQUENCES | OF_SAVEPOINTS)[operation.what].title,
@@ -432,7 +434,7 @@ class ControlPages:
 
 def _after(job: Listed, what: RequestKind) -> str:
     """Return how to continue after a request."""
-    folder, job_graph = str((job.record or {}).get("folder") or "FOLDER"), _has_job_graph(job)
+    folder, job_graph = _folder(job), _has_job_graph(job)
     resume = resume_command(folder, job_graph)
     return consequences(job, what).after.format(
         delete=command_line("savepoints", folder, "delete", "NAME"),
@@ -443,10 +445,15 @@ def _after(job: Listed, what: RequestKind) -> str:
 
 
 def _has_job_graph(job: Listed) -> bool:
-    return job.record is None or has_job_graph(job.record)
+    return job.status is None or has_job_graph(job.status)
 
 
-def _missing(what: str) -> Shown:
+def _folder(job: Listed) -> str:
+    return (job.status.folder if job.status else "") or "FOLDER"
+
+
+def missing(what: str) -> Shown:
+    """Return the page of something that is not here."""
     return Shown("missing.html", False, {"what": what, "error": ""}, 404)
 
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from arcbeam.page.sources import Record
 from arcbeam.page.views import Cell
+from arcbeam.store.log.endnote import EndNote
 from arcbeam.store.log.jobname import NOTHING_LEFT, resume_command
 from arcbeam.store.manifest.values import ENDED
+from arcbeam.streaming.status.records import Record
 from arcbeam.streaming.status.words import bytes_shown, shown
 
 _ROW: Final = 150
@@ -21,14 +22,6 @@ _FOLLOWED: Final = 12_000
 """The characters of the messages that an open page follows, about: an update is small."""
 
 _URGENT: Final = frozenset({"WARNING", "ERROR"})
-
-_KINDS: Final = {
-    "counters": "counter",
-    "distributions": "distribution",
-    "gauges": "gauge",
-    "string_sets": "string set",
-    "bounded_tries": "bounded trie",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +73,7 @@ def metric_rows(details: Record) -> list[MetricRow]:
     rows = [
         MetricRow(
             f"{each['namespace']}: {each['name']}" if each["namespace"] else each["name"],
-            _KINDS.get(each["kind"], each["kind"]),
+            str(each["kind"]).removesuffix("s").replace("_", " "),
             each["step"],
             _value(each["value"]),
         )
@@ -89,7 +82,7 @@ def metric_rows(details: Record) -> list[MetricRow]:
     return sorted(rows, key=lambda row: (row.step, row.name))
 
 
-def message_rows(details: Record, ended: Record | None = None) -> tuple[list[MessageRow], list[MessageRow]]:
+def message_rows(details: Record, ended: EndNote | None = None) -> tuple[list[MessageRow], list[MessageRow]]:
     """Return the messages, newest first: those that an open page follows, and those before them.
 
     Args:
@@ -98,9 +91,9 @@ def message_rows(details: Record, ended: Record | None = None) -> tuple[list[Mes
     """
     found = list(details.get("messages", ()))
     # A driver writes its messages before it knows its end.
-    if ended and ended["why"] and not any(ended["why"] in each["text"] for each in found):
-        when = max((ended.get("time") or 0, *(each["time"] for each in found)))
-        found.append({"time": when, "level": "ERROR", "text": ended["why"]})
+    if ended and ended.why and not any(ended.why in each["text"] for each in found):
+        when = max((ended.time, *(each["time"] for each in found)))
+        found.append({"time": when, "level": "ERROR", "text": ended.why})
     return _followed([_row(each) for each in reversed(found)])
 
 

@@ -16,11 +16,12 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from arcbeam.page import states
 from arcbeam.page.access.security import FormTokens, form_of
-from arcbeam.page.control import Operations
+from arcbeam.page.control import FOREIGN, Operations, missing
 from arcbeam.page.live import Shown
-from arcbeam.page.sources import Listed, Record, Source
+from arcbeam.page.sources import Listed, Source
 from arcbeam.page.states import is_live
 from arcbeam.store.log.requests import RequestKind
+from arcbeam.streaming.status.records import Record
 from arcbeam.streaming.status.samples import SECONDS
 from arcbeam.streaming.status.words import shown, silent
 
@@ -45,7 +46,7 @@ class SamplePages:
         """Return what samples are, and the form that requests them. Changes nothing."""
         found, stage = self._stage(request)
         if found is None or stage is None:
-            return _missing("There is no such stage here.")
+            return missing("There is no such stage here.")
         number = self._operations.new()
         values = {
             "row": states.row_of(found),
@@ -65,7 +66,7 @@ class SamplePages:
             return PlainTextResponse("there is no such stage here; nothing was done", 404)
         id, number = found.id, form.get("number", "")
         if not self._tokens.holds(form.get("form_token", ""), request, id, stage, number):
-            return PlainTextResponse("this form is not of this page, or the page was restarted; nothing was done", 403)
+            return PlainTextResponse(FOREIGN, 403)
 
         def call() -> str:
             self._found[number] = self._source.sample(id, stage, SECONDS)
@@ -81,7 +82,7 @@ class SamplePages:
         found, stage = self._stage(request)
         operation = self._operations.get(number := request.path_params["of"])
         if found is None or stage is None or operation is None or operation.job != found.id:
-            return _missing("There is no such request here, or it is forgotten.")
+            return missing("There is no such request here, or it is forgotten.")
         outputs = self._found.get(number, ())
         values = {
             "row": states.row_of(found),
@@ -97,25 +98,22 @@ class SamplePages:
 
     def _stage(self, request: Request) -> tuple[Listed | None, str | None]:
         found, number = self._source.job(request.path_params["id"]), request.path_params["number"]
-        stages = [] if found is None or found.record is None else found.record["stages"]
-        return found, str(stages[number]["stage"]) if number < len(stages) else None
+        stages = () if found is None or found.status is None else found.status.stages
+        return found, stages[number].stage if number < len(stages) else None
 
 
 def refused(job: Listed) -> str:
     """Return why no samples can be requested now; "" if a driver may take them."""
-    record = job.record
-    if record is None or not is_live(job) or job.silent is not None or silent(record) is not None:
+    status = job.status
+    if status is None or status.is_stopped or not is_live(job) or job.silent is not None or silent(status) is not None:
         return "no driver runs the job"
-    if record["mode"] not in ("running", "draining"):
-        return "no driver runs the job"
-    allows = (record.get("driver") or {}).get("samples", True)
-    return "" if allows else "the job does not allow them: start it, or resume it, with --page_samples"
+    return (
+        ""
+        if status.driver is None or status.driver.samples
+        else "the job does not allow them: start it, or resume it, with --page_samples"
+    )
 
 
 def _shown(output: Mapping[str, Any]) -> dict[str, Any]:
     elements = [{**each, "time": shown(each["time"])} for each in output.get("elements", ())]
     return {"name": output["output"], "elements": elements, "failure": output.get("failure")}
-
-
-def _missing(what: str) -> Shown:
-    return Shown("missing.html", False, {"what": what, "error": ""}, 404)

@@ -16,6 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from typing_extensions import override
 
+from arcbeam.console.progressline import BatchProgress
 from arcbeam.errors import ArcbeamError, JobNotFoundError
 from arcbeam.model.timestamps import long_shown
 from arcbeam.page.memory import Kept
@@ -26,20 +27,21 @@ from arcbeam.page.sources import (
     Control,
     FolderSavepoints,
     Listed,
-    Record,
     Savepoints,
     Source,
     details_in_folder,
-    history_in_folder,
-    plan_in_folder,
-    tasks_in_folder,
+    readable,
+    shown_history,
 )
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.log.endnote import EndNote
+from arcbeam.store.log.planfile import plan_in, tasks_in
 from arcbeam.store.log.requests import RequestKind
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
+from arcbeam.streaming.status.records import Record, parsed
 from arcbeam.streaming.status.samples import sampled
-from arcbeam.streaming.status.words import is_over
+from arcbeam.streaming.status.status import Status
 
 _FRESH_SECONDS: Final = 0.5
 """So long, all viewers get the same answer of a service."""
@@ -130,9 +132,9 @@ class ServiceSource(Source):
         self._lock = threading.Lock()
         self._listed: _Answer[Sequence[Record]] | None = None
         self._details: OrderedDict[str, _Answer[Record]] = OrderedDict()
-        self._plans = Kept(lambda id: self._in_folder(id, plan_in_folder), PLAN_SECONDS, HISTORIES)
-        self._tasks = Kept(lambda id: self._in_folder(id, tasks_in_folder), PLAN_SECONDS, HISTORIES)
-        self._histories = Kept(lambda id: self._in_folder(id, history_in_folder), HISTORY_SECONDS, HISTORIES)
+        self._plans = Kept(lambda id: self._in_folder(id, plan_in), PLAN_SECONDS, HISTORIES)
+        self._tasks = Kept(lambda id: self._in_folder(id, tasks_in), PLAN_SECONDS, HISTORIES)
+        self._histories = Kept(lambda id: self._in_folder(id, shown_history), HISTORY_SECONDS, HISTORIES)
         # The last contact, and why the newest call failed; "": it did not.
         self._heard, self._failure, self._tried = clock(), "", float("-inf")
 
@@ -151,7 +153,7 @@ class ServiceSource(Source):
     def jobs(self) -> Iterator[Listed]:
         with self._lock:
             if self._listed is None or self._clock() - self._listed.at >= _FRESH_SECONDS:
-                answer = self._asked(self._service.overview)
+                answer = self._asked(lambda: [*map(_parsed, self._service.overview())])
                 if answer is not None:
                     self._listed = _Answer(answer, self._clock())
             kept = self._listed
@@ -164,9 +166,9 @@ class ServiceSource(Source):
         if entry is None:
             return None
         found = self._job_of(entry)
-        if found.record is None and not entry.get("progress") and (blobs := self._folder(entry)) is not None:
+        if found.status is None and found.progress is None and (blobs := self._folder(entry)) is not None:
             with contextlib.suppress(ArcbeamError):
-                return replace(found, record=_ended(record_of(blobs), found))
+                return replace(found, status=_ended(status_in(blobs), found))
         return found
 
     @override
@@ -186,7 +188,7 @@ class ServiceSource(Source):
             kept = self._details.get(id)
             if kept is None or self._clock() - kept.at >= _FRESH_SECONDS:
                 try:
-                    answer = self._asked(lambda: self._service.details(id, False))
+                    answer = self._asked(lambda: _parsed(self._service.details(id, False)))
                 except JobNotFoundError:
                     self._details.pop(id, None)
                     return None
@@ -231,7 +233,7 @@ class ServiceSource(Source):
     def _in_folder(self, id: str, read: Callable[[DurableBlobs], Record | None]) -> Record | None:
         entry = self._entry(id)
         blobs = None if entry is None else self._folder(entry)
-        return None if blobs is None else read(blobs)
+        return None if blobs is None else readable(read, blobs)
 
     def _asked(self, call: Callable[[], T]) -> T | None:
         """Call the service. Return None without contact."""
@@ -249,17 +251,17 @@ class ServiceSource(Source):
         return answer
 
     def _job_of(self, entry: Record) -> Listed:
-        label, status = f"{entry['id']} at {self._name}", entry.get("status")
+        label, folder = f"{entry['id']} at {self._name}", entry.get("folder", "")
         return Listed(
             entry["id"],
-            f"{label}, in {entry['folder']}" if entry.get("folder") else label,
-            None if status is None else {**status, "folder": entry.get("folder", "")},
+            f"{label}, in {folder}" if folder else label,
+            entry["status"],
             name=entry["name"],
             state=entry["state"],
             since=entry["changed"],
             started=entry.get("started", 0),
             why=entry["error"],
-            progress=entry.get("progress"),
+            progress=entry["progress"],
             silent=self._clock() - self._heard if self._failure else None,
         )
 
@@ -274,8 +276,18 @@ class ServiceSource(Source):
             return None
 
 
-def _ended(record: Record, job: Listed) -> Record:
+def _parsed(entry: Record) -> Record:
+    """Return what a service says about a job, with its status and progress as values; see `parsed`."""
+    status, progress = entry.get("status"), entry.get("progress")
+    return {
+        **entry,
+        "status": parsed(Status, {**status, "folder": entry.get("folder", "")}) if status else None,
+        "progress": parsed(BatchProgress, progress) if progress else None,
+    }
+
+
+def _ended(status: Status, job: Listed) -> Status:
     """Return the status in the folder of a job, with the end that only its service knows."""
-    if job.state not in ("FAILED", "CANCELLED") or is_over(record) or record.get("driver"):
-        return record
-    return {**record, "ended": {"state": job.state, "why": job.why}}
+    if job.state not in ("FAILED", "CANCELLED") or status.is_over or status.driver:
+        return status
+    return replace(status, ended=EndNote(0, job.state, job.why))

@@ -1,7 +1,7 @@
 """Where the page's jobs are from.
 
-Owns the protocol of a source, and the source of folders. The page knows records only; see
-`arcbeam.streaming.status.status.as_record` and `arcbeam.jobs.overview`.
+Owns the protocol of a source, and the source of folders. What a job's service says is parsed in
+`arcbeam.page.services`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
+from arcbeam.console.progressline import BatchProgress
 from arcbeam.errors import ArcbeamError, RequestRefusedError
 from arcbeam.options import with_defaults
 from arcbeam.page.memory import Kept, Memory
@@ -27,12 +28,12 @@ from arcbeam.store.log.inspection import savepoints
 from arcbeam.store.log.planfile import details_in, plan_in, tasks_in
 from arcbeam.store.log.requests import RequestKind, carried_out, change_name
 from arcbeam.store.log.savepoints import named_now, path_of
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.history import job_record
+from arcbeam.streaming.status.plain import plain
+from arcbeam.streaming.status.records import Record
 from arcbeam.streaming.status.samples import sampled
-from arcbeam.streaming.status.words import is_over
-
-Record = Mapping[str, Any]
+from arcbeam.streaming.status.status import Status, as_record
 
 HISTORY_SECONDS: Final = 15.0
 """A driver writes figures over time once a minute."""
@@ -48,30 +49,34 @@ class Listed:
     Attributes:
         id: in the page's addresses; the same after a restart of the page.
         label: its folder, or its id at its job server, for people.
-        record: the status of a streaming job; None if there is none, or it cannot be read.
+        status: of a streaming job; None if there is none, or it cannot be read.
         error: why it cannot be read; "" if it can, or if the job has none.
         name: of the job; "": as in its status.
         state: in Beam's terms, as its service says; "": as in its status.
         since: when it got this state, in microseconds since 1970; 0: unknown.
         started: since when it ran first, in microseconds since 1970; 0: unknown, or not asked for.
         why: the error with which it ended; "" if there is none.
-        progress: of a bounded job: `stages`, each as `arcbeam.console.progressline.StageProgress`, and perhaps its
-            `plan`, as `arcbeam.explain.as_json`, and `log`; None for other jobs.
+        progress: of a bounded job; None for other jobs.
         silent: all of this is from this many seconds ago, and since then there is no contact with its service; None: it
             is of now.
     """
 
     id: str
     label: str
-    record: Record | None
+    status: Status | None
     error: str = ""
     name: str = ""
     state: str = ""
     since: int = 0
     started: int = 0
     why: str = ""
-    progress: Record | None = None
+    progress: BatchProgress | None = None
     silent: float | None = None
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the job as JSON values. Its status has the name `record`."""
+        found = {each.name: plain(getattr(self, each.name)) for each in fields(self) if each.name != "status"}
+        return {**found, "record": None if self.status is None else as_record(self.status)}
 
 
 class Control(Protocol):
@@ -186,9 +191,9 @@ class FolderSource(Source):
         # The folder's name may have characters that an address must not have.
         self._folders = {hashlib.sha256(str(blobs).encode()).hexdigest()[:12]: blobs for blobs in folders}
         self._memory = Memory(list(self._folders), self._read, _is_over)
-        self._histories = Kept(lambda id: history_in_folder(self._folders[id]), HISTORY_SECONDS, HISTORIES)
-        self._plans = Kept(lambda id: plan_in_folder(self._folders[id]), PLAN_SECONDS, HISTORIES)
-        self._tasks = Kept(lambda id: tasks_in_folder(self._folders[id]), PLAN_SECONDS, HISTORIES)
+        self._histories = Kept(lambda id: readable(shown_history, self._folders[id]), HISTORY_SECONDS, HISTORIES)
+        self._plans = Kept(lambda id: readable(plan_in, self._folders[id]), PLAN_SECONDS, HISTORIES)
+        self._tasks = Kept(lambda id: readable(tasks_in, self._folders[id]), PLAN_SECONDS, HISTORIES)
 
     @override
     def jobs(self) -> Iterator[Listed]:
@@ -209,7 +214,7 @@ class FolderSource(Source):
     def _read(self, id: str) -> Listed:
         blobs = self._folders[id]
         try:
-            return Listed(id, str(blobs), record_of(blobs))
+            return Listed(id, str(blobs), status_in(blobs))
         except ArcbeamError as e:
             return Listed(id, str(blobs), None, str(e))
 
@@ -244,7 +249,7 @@ class FolderSource(Source):
 
 
 def _is_over(job: Listed) -> bool:
-    return job.record is not None and is_over(job.record)
+    return job.status is not None and job.status.is_over
 
 
 class FolderControl(Control):
@@ -279,29 +284,17 @@ class FolderSavepoints(Savepoints):
         change_name(self._blobs, name, new, seconds, driver=f"{socket.gethostname()}: arcbeam page")
 
 
-def history_in_folder(blobs: DurableBlobs) -> Record | None:
+def readable(read: Callable[[DurableBlobs], Record | None], blobs: DurableBlobs) -> Record | None:
+    """Return what is read in a job's folder; None if it cannot be read: the status says why."""
+    try:
+        return read(blobs)
+    except ArcbeamError:
+        return None
+
+
+def shown_history(blobs: DurableBlobs) -> Record:
     """Return the record of the figures over time in a job's folder; see `Source.history`."""
-    try:
-        return job_record(history_in(blobs))
-    except ArcbeamError:
-        # The status says why the folder cannot be read.
-        return None
-
-
-def plan_in_folder(blobs: DurableBlobs) -> Record | None:
-    """Return the record of the plan in a job's folder; see `Source.plan`."""
-    try:
-        return plan_in(blobs)
-    except ArcbeamError:
-        return None
-
-
-def tasks_in_folder(blobs: DurableBlobs) -> Record | None:
-    """Return the figures of tasks in a job's folder; see `Source.tasks`."""
-    try:
-        return tasks_in(blobs)
-    except ArcbeamError:
-        return None
+    return job_record(history_in(blobs))
 
 
 def details_in_folder(blobs: DurableBlobs) -> dict[str, Any]:

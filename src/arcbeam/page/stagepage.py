@@ -5,15 +5,18 @@ Owns the choice and the reasons for what is unknown. Returns plain text, which t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from arcbeam.engine.protocol.reports import NO_COUNTS
 from arcbeam.model.plan import Plan
-from arcbeam.page.sources import Record
-from arcbeam.page.views import Cell, earliest, gap, spark_page, stage_with, without_driver
+from arcbeam.page.views import Cell, gap, spark_page, stage_with, without_driver
 from arcbeam.streaming.status.headline import Headline, causes_of, failing, headline_of, stopped
-from arcbeam.streaming.status.words import backlog_shown, bytes_shown, shown
+from arcbeam.streaming.status.reasons import Cause, CauseKind
+from arcbeam.streaming.status.records import Record
+from arcbeam.streaming.status.status import OutputStatus, StageStatus, Status
+from arcbeam.streaming.status.words import COUNTERS, backlog_shown, bytes_shown, shown
 
 Fact = tuple[str, str]
 """A name, and what is known of it in words; or why it is unknown."""
@@ -56,7 +59,7 @@ class StagePage:
     no_transforms: str
     figures: Sequence[tuple[str, Cell]]
     outputs: Sequence[OutputRow]
-    causes: Sequence[Mapping[str, Any]]
+    causes: Sequence[Cause]
     waiting: Sequence[Fact]
     state: Sequence[Fact]
     tasks: Sequence[Fact]
@@ -64,39 +67,39 @@ class StagePage:
     errors: Sequence[str]
 
 
-def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | None = None, spark: str = "") -> StagePage:
+def stage_of(status: Status, plan: Plan | None, number: int, tasks: Record | None = None, spark: str = "") -> StagePage:
     """Return the page of a stage.
 
     Args:
-        record: the job's status.
+        status: the job's status.
         plan: its plan; None: unknown.
         number: the index of the stage in the status.
         tasks: figures of its tasks, as `arcbeam.streaming.status.taskfigures.task_record`; None: unknown.
         spark: the address of Spark's page; "": unknown.
     """
-    stage = record["stages"][number]
-    name = stage["stage"]
+    stage = status.stages[number]
+    name = stage.stage
     drawn = next((of for of in plan.stages if of.uid == name), None) if plan else None
     if drawn is None:
         why = "The job's folder has no plan. A driver writes it when it starts." if plan is None else _OTHER_PLAN
     else:
         why = "" if drawn.transforms else "None: it passes elements on."
     ran = (tasks or {}).get("stages", {}).get(name, {})
-    causes = [cause for cause in causes_of(record)[1] if name in (cause["stage"], *cause["stages"])]
-    held = [cause for cause in causes if cause["kind"] != "driver"]
+    causes = [cause for cause in causes_of(status)[1] if name in (cause.stage, *cause.stages)]
+    held = [cause for cause in causes if cause.kind is not CauseKind.DRIVER]
     return StagePage(
         name,
-        stopped(record) or (headline_of(record, held[0]) if held else Headline(_FREE)),
+        stopped(status) or (headline_of(status, held[0]) if held else Headline(_FREE)),
         [(of.name, of.urn) for of in drawn.transforms] if drawn else [],
         why,
-        list(_figures(record, stage)),
-        [_output(record, out) for out in stage["outputs"]],
+        list(_figures(status, stage)),
+        [_output(status, out) for out in stage.outputs],
         causes,
         list(_waiting(stage)),
         list(_state(stage)),
-        list(_tasks(record, stage, tasks)),
-        spark_page("" if without_driver(record) else spark, ran.get("spark_stage")),
-        [*_errors(record, name, plan, causes)],
+        list(_tasks(status, stage, tasks)),
+        spark_page("" if without_driver(status) else spark, ran.get("spark_stage")),
+        [*_errors(status, name, plan, causes)],
     )
 
 
@@ -105,75 +108,82 @@ _FREE: Final = "No watermark of this stage waits for anything."
 _OTHER_PLAN: Final = "The plan in the job's folder has no such stage: a later driver runs a changed pipeline."
 
 
-def _errors(record: Record, stage: str, plan: Plan | None, causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    ended = record.get("ended")
-    if ended and ended["why"]:
+def _errors(status: Status, stage: str, plan: Plan | None, causes: Sequence[Cause]) -> Iterator[str]:
+    ended = status.ended
+    if ended and ended.why:
         transforms = {each.name: of.uid for of in plan.stages for each in of.transforms} if plan else {}
-        fails = failing(record)
+        fails = failing(status)
         if (stage_with(fails, transforms) if fails else stage) in ("", stage):
-            yield f"the job is {ended['state']}: {ended['why']}"
+            yield f"the job is {ended.state}: {ended.why}"
         else:
-            yield f"none in this stage: the job is {ended['state']} in '{fails}'"
+            yield f"none in this stage: the job is {ended.state} in '{fails}'"
     for cause in causes:
-        if cause["kind"] == "failure":
-            yield f"{cause['text']}; released when: {cause['released_when']}"
+        if cause.kind is CauseKind.FAILURE:
+            yield f"{cause.text}; released when: {cause.released_when}"
 
 
-def _figures(record: Record, stage: Mapping[str, Any]) -> Iterator[tuple[str, Cell]]:
-    counts, total = stage.get("micro_batch") or {}, stage.get("total") or {}
-    since = stage.get("input_since")
-    yield "input watermark", gap(record, stage["input"])
-    if (least := earliest(stage)) < stage["input"]:
-        yield "held output", gap(record, least)
+def _figures(status: Status, stage: StageStatus) -> Iterator[tuple[str, Cell]]:
+    counts, total, since = stage.micro_batch, stage.total or NO_COUNTS, stage.input_since
+    yield "input watermark", gap(status, stage.input)
+    if (least := stage.earliest) < stage.input:
+        yield "held output", gap(status, least)
     if since:
-        yield "not moved since", Cell(f"micro-batch {since['micro_batch']:,},", shown(since["time"]), since["time"])
+        yield "not moved since", Cell(f"micro-batch {since.micro_batch:,},", shown(since.time), since.time)
     else:
         yield "not moved since", Cell("–", "it was not stored")
-    for name, count, rate in (("in", "read", "read_rate"), ("out", "written", "written_rate")):
-        if count not in counts:
-            yield name, Cell("–", "not counted in this micro-batch")
-        elif why := without_driver(record):
-            yield name, Cell(f"{counts[count]:,} elements", f"in the last micro-batch; {why}")
-        elif stage.get(rate) is None:
-            yield name, Cell(f"{counts[count]:,} elements", "in the last micro-batch; its rate is not known yet")
-        else:
-            yield name, Cell(f"{counts[count]:,} elements, {stage[rate]:,.4g}/s", _OF_BOTH)
-    if total.get("made") and (emitted := stage.get("made_rate")) is not None and not without_driver(record):
-        made = counts.get("made", 0)
-        yield "emitted by its source", Cell(f"{made:,} elements, {emitted:,.4g}/s", _OF_BOTH)
-    yield "late", Cell(f"{total.get('late', 0):,} dropped", "since the job began")
+    why = without_driver(status)
+    yield "in", _elements(counts.read if counts else None, stage.read_rate, why)
+    yield "out", _elements(counts.written if counts else None, stage.written_rate, why)
+    if total.made and stage.made_rate is not None and not why:
+        yield "emitted by its source", _elements((counts or NO_COUNTS).made, stage.made_rate, "")
+    for name, words in COUNTERS.items():
+        yield name, Cell(f"{getattr(total, name):,} {words}", "since the job began")
 
 
-def _output(record: Record, out: Mapping[str, Any]) -> OutputRow:
-    since = out.get("since")
-    if out.get("mean") is None:
+def _elements(count: int | None, rate: float | None, why: str) -> Cell:
+    """Return the cell of elements in the last micro-batch, and of their rate.
+
+    Args:
+        count: the elements; None: not counted.
+        rate: None: unknown.
+        why: why there is no rate; "" if there is one.
+    """
+    if count is None:
+        return Cell("–", "not counted in this micro-batch")
+    if why or rate is None:
+        return Cell(f"{count:,} elements", f"in the last micro-batch; {why or 'its rate is not known yet'}")
+    return Cell(f"{count:,} elements, {rate:,.4g}/s", _OF_BOTH)
+
+
+def _output(status: Status, out: OutputStatus) -> OutputRow:
+    since = out.since
+    if out.least is None or out.most is None or out.mean is None:
         times = "no element in the last micro-batch"
-    elif out["least"] == out["most"]:
-        times = shown(out["least"])
+    elif out.least == out.most:
+        times = shown(out.least)
     else:
-        times = f"{shown(out['least'])} to {shown(out['most'])}, mean {shown(out['mean'])}"
+        times = f"{shown(out.least)} to {shown(out.most)}, mean {shown(out.mean)}"
     return OutputRow(
-        out["output"],
-        gap(record, out["watermark"]),
-        f"micro-batch {since['micro_batch']:,} ({shown(since['time'])})" if since else "not stored",
-        Cell(f"{out.get('elements', 0):,}", "in the last micro-batch; read by two stages in two ways, it counts twice"),
-        Cell(bytes_shown(out.get("bytes", 0)), "in the last micro-batch"),
+        out.output,
+        gap(status, out.watermark),
+        f"micro-batch {since.micro_batch:,} ({shown(since.time)})" if since else "not stored",
+        Cell(f"{out.elements:,}", "in the last micro-batch; read by two stages in two ways, it counts twice"),
+        Cell(bytes_shown(out.bytes), "in the last micro-batch"),
         times,
     )
 
 
-def _waiting(stage: Mapping[str, Any]) -> Iterator[Fact]:
-    if live := stage.get("restrictions"):
-        yield "restrictions", f"{live:,} not done, of size {backlog_shown(stage['backlog'])} in the units of their DoFn"
+def _waiting(stage: StageStatus) -> Iterator[Fact]:
+    if live := stage.restrictions:
+        yield "restrictions", f"{live:,} not done, of size {backlog_shown(stage.backlog)} in the units of their DoFn"
     else:
         yield "restrictions", "none that is not done"
-    kept = stage.get("kept")
+    kept = stage.kept
     if kept is None:
         yield "timers", "none: the stage has no state"
     else:
-        event, clock = kept.get("event_timers", 0), kept.get("clock_timers", 0)
-        yield "timers", f"{event:,} for event time, {clock:,} for the clock"
-    next_event, next_due = stage.get("next_event"), stage.get("next_due")
+        yield "timers", f"{kept.event_timers:,} for event time, {kept.clock_timers:,} for the clock"
+    next_event, next_due = stage.next_event, stage.next_due
     yield (
         "next by event time",
         "nothing waits for the watermark"
@@ -181,33 +191,30 @@ def _waiting(stage: Mapping[str, Any]) -> Iterator[Fact]:
         else f"{shown(next_event)}, when the watermark is there",
     )
     yield "next by the clock", "nothing waits for the clock" if next_due is None else shown(next_due)
-    if blocked := stage.get("blocked"):
-        yield "blocked elements", f"{_number(kept, 'blocked')}wait until {'; until '.join(blocked)}"
-    elif kept and kept.get("blocked"):
-        yield "blocked elements", f"{kept['blocked']:,}, until a commit"
+    if blocked := stage.blocked:
+        number = f"{kept.blocked:,} " if kept and kept.blocked else ""
+        yield "blocked elements", f"{number}wait until {'; until '.join(blocked)}"
+    elif kept and kept.blocked:
+        yield "blocked elements", f"{kept.blocked:,}, until a commit"
     else:
         yield "blocked elements", "none"
-    if kept and kept.get("ordered"):
-        yield "elements in order of time", f"{kept['ordered']:,} wait for the watermark"
-    left = stage.get("leftover", 0)
+    if kept and kept.ordered:
+        yield "elements in order of time", f"{kept.ordered:,} wait for the watermark"
+    left = stage.leftover
     yield "work left", f"in {left:,} shard(s): the micro-batch ended before" if left else "none: all due work was done"
 
 
-def _number(kept: Mapping[str, Any] | None, name: str) -> str:
-    return f"{kept[name]:,} " if kept and kept.get(name) else ""
-
-
-def _state(stage: Mapping[str, Any]) -> Iterator[Fact]:
-    rows, size, kept = stage.get("state_rows", 0), stage.get("state_bytes", 0), stage.get("kept")
+def _state(stage: StageStatus) -> Iterator[Fact]:
+    rows, size, kept = stage.state_rows, stage.state_bytes, stage.kept
     if not rows:
         yield "size", "no rows: the stage keeps no state now"
         return
     yield "size", f"{bytes_shown(size)} in {rows:,} rows; a rewritten row counts again until files are merged"
-    yield "keys", "not counted in this micro-batch" if kept is None else f"{kept.get('keys', 0):,}"
-    shards, largest = stage["state_shards"], stage["state_largest"]
+    yield "keys", "not counted in this micro-batch" if kept is None else f"{kept.keys:,}"
+    shards, largest = stage.state_shards, stage.state_largest
     mean, most = size / shards, largest[0][1] if largest else 0
     skew = f", {most / mean:.1f} times the mean" if most else ""
-    median = bytes_shown(stage["state_median"])
+    median = bytes_shown(stage.state_median)
     yield "shards", f"{shards:,} with state: median {median}, mean {bytes_shown(mean)}, most {bytes_shown(most)}{skew}"
     for shard, here in largest:
         yield f"shard {shard}", f"{bytes_shown(here)}, {here / size:.1%} of it" if size else bytes_shown(here)
@@ -215,10 +222,10 @@ def _state(stage: Mapping[str, Any]) -> Iterator[Fact]:
         yield "other shards", f"{more:,}, with at most {bytes_shown(largest[-1][1])} each" if largest else f"{more:,}"
 
 
-def _tasks(record: Record, stage: Mapping[str, Any], tasks: Record | None) -> Iterator[Fact]:
-    seconds = record.get("seconds") or {}
+def _tasks(status: Status, stage: StageStatus, tasks: Record | None) -> Iterator[Fact]:
+    seconds = status.seconds
     parts = ", ".join(f"{part} {seconds[part]:.2f} s" for part in ("spark", "user") if part in seconds)
-    yield "level", f"{stage['level']}: the tasks of a level run all its stages"
+    yield "level", f"{stage.level}: the tasks of a level run all its stages"
     yield "micro-batch", parts or "its time was not stored"
     if tasks is None:
         yield (
@@ -226,7 +233,7 @@ def _tasks(record: Record, stage: Mapping[str, Any], tasks: Record | None) -> It
             "unknown: the job's folder has no figures of tasks; a driver writes them every ten seconds",
         )
         return
-    if (of := tasks["stages"].get(stage["stage"])) is None:
+    if (of := tasks["stages"].get(stage.stage)) is None:
         yield "single tasks", f"none ran this stage in micro-batch {tasks['micro_batch']:,}"
         return
     yield "tasks", f"{of['tasks']:,} in micro-batch {tasks['micro_batch']:,} ({shown(tasks['time'])})"

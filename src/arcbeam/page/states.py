@@ -5,16 +5,17 @@ Owns the words for these. `arcbeam.page.views` owns what is shown of a status. R
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
+from arcbeam.console.progressline import BatchProgress, StageProgress, StageState, summed
 from arcbeam.model.timestamps import long_shown
 from arcbeam.page import views
 from arcbeam.page.sources import Listed
 from arcbeam.page.views import Cell, JobRow
 from arcbeam.streaming.status.headline import CANCELLED, Headline
-from arcbeam.streaming.status.words import is_over, shown
+from arcbeam.streaming.status.words import shown
 
 _TERMINAL: Final = frozenset({"DONE", "DRAINED", "FAILED", "CANCELLED"})
 
@@ -46,7 +47,7 @@ def is_live(job: Listed) -> bool:
     """Return whether a later look may show something else. Without contact, a job that had ended has ended still."""
     if job.state:
         return job.state not in _TERMINAL
-    return job.record is None or not is_over(job.record)
+    return job.status is None or not job.status.is_over
 
 
 def is_unknown(job: Listed) -> bool:
@@ -56,23 +57,23 @@ def is_unknown(job: Listed) -> bool:
 
 def row_of(job: Listed) -> JobRow:
     """Return a job's row in the list."""
-    if job.record is None and job.state:
+    if job.status is None and job.state:
         none = Cell("–", "only a streaming job that runs, or whose folder can be read, has it")
         line = headline(job)
-        return JobRow(job.id, job.name or job.label, job.label, _state(job), line.level, none, none, line, job.since)
+        return JobRow(job.id, job.name or job.label, job.label, _state(job), none, none, line, job.since)
     row = views.row_of(job)
     if not is_unknown(job):
         return row
     line = headline(job)
-    return replace(row, state=_state(job), headline=line, level=line.level)
+    return replace(row, state=_state(job), headline=line)
 
 
 def name_of(job: Listed) -> str:
     """Return a job's state in a word: that at its service, else that in its status."""
-    record = job.record
-    if job.state or record is None:
+    status = job.status
+    if job.state or status is None:
         return job.state or "unknown"
-    return str((record.get("ended") or {}).get("state") or record["mode"])
+    return status.ended.state if status.ended else str(status.mode)
 
 
 def _state(job: Listed) -> Cell:
@@ -117,43 +118,39 @@ def headline(job: Listed) -> Headline:
             return Headline("The job is starting.")
     if job.progress is None:
         return Headline("The job is running. It has no status yet.")
-    stages = job.progress["stages"]
+    stages, running = job.progress.stages, summed(job.progress.stages).stages
     if not stages:
         return Headline("The job is starting.")
-    done = sum(stage["state"] == "done" for stage in stages)
-    running = [stage["stage"] for stage in stages if stage["state"] == "running"]
+    done = sum(stage.state is StageState.DONE for stage in stages)
     now = f" Now: {'; '.join(running)}." if running else ""
     return Headline(f"{done} of {len(stages)} stages are done.{now}")
 
 
-def batch_rows(progress: Mapping[str, Any], live: bool) -> Iterator[BatchRow]:
+def batch_rows(progress: BatchProgress, live: bool) -> Iterator[BatchRow]:
     """Yield the rows of a bounded job's stages, producers first.
 
     Args:
         progress: of the job.
         live: whether the job runs.
     """
-    for stage in progress["stages"]:
-        total, state = stage["of"], stage["state"]
-        if not live:
-            # The server ended before the job.
-            state = {"running": "stopped", "waiting": "not run"}.get(state, state)
-        blind = not stage["live"] and state == "running" and not stage["elements"]
-        none = state in ("waiting", "not run")
-        none_yet = state == "running" and not stage["elements"]
+    for stage in progress.stages:
+        # If the job is not live, its server ended before it.
+        total, state = stage.of, stage.state if live else stage.state.at_end()
+        none = state in (StageState.WAITING, StageState.NOT_RUN)
+        none_yet = state is StageState.RUNNING and not stage.elements
+        blind = none_yet and not stage.live
         unknown = Cell("–", _BLIND) if blind else Cell("–", "no task has begun") if none else None
         yield BatchRow(
-            stage["stage"],
+            stage.stage,
             Cell(state, _BLIND if blind else _STATES.get(state, "")),
-            {"failed": "error", "stopped": "warning", "not run": "warning"}.get(state, ""),
-            Cell(f"{'?' if blind else format(stage['tasks'], ',')} of {total:,}", _rounds(stage))
+            _LEVELS.get(state, ""),
+            Cell(f"{'?' if blind else format(stage.tasks, ',')} of {total:,}", _rounds(stage))
             if total
             else Cell("–", "how many tasks it has is known when its input is"),
-            unknown or (_NONE_YET if none_yet else Cell(f"{stage['elements']:,}", "that its tasks have read")),
-            unknown or Cell(f"{stage['retries']:,}", "tries of its tasks after the first"),
-            unknown
-            or Cell(long_shown(stage["seconds"]) if stage["seconds"] >= 10 else f"{stage['seconds']:.2f} s", _SUM),
-            views.spark_page(progress.get("spark", "") if live else "", stage["spark_stage"]),
+            unknown or (_NONE_YET if none_yet else Cell(f"{stage.elements:,}", "that its tasks have read")),
+            unknown or Cell(f"{stage.retries:,}", "tries of its tasks after the first"),
+            unknown or Cell(long_shown(stage.seconds) if stage.seconds >= 10 else f"{stage.seconds:.2f} s", _SUM),
+            views.spark_page(progress.spark if live else "", stage.spark_stage),
         )
 
 
@@ -164,13 +161,14 @@ _SUM: Final = "the sum of its tasks; they run side by side"
 _BLIND: Final = "its figures come when its Spark job ends: running tasks report only to a temporary location on a disk"
 _NONE_YET: Final = Cell("–", "none is done yet: an element or restriction counts when it is processed")
 _STATES: Final = {
-    "waiting": "none of its tasks has begun",
-    "failed": "its error ended the job",
-    "stopped": "the job ended while it ran",
-    "not run": "the job ended before it",
+    StageState.WAITING: "none of its tasks has begun",
+    StageState.FAILED: "its error ended the job",
+    StageState.STOPPED: "the job ended while it ran",
+    StageState.NOT_RUN: "the job ended before it",
 }
+_LEVELS: Final = {StageState.FAILED: "error", StageState.STOPPED: "warning", StageState.NOT_RUN: "warning"}
 
 
-def _rounds(stage: Mapping[str, Any]) -> str:
-    number = stage["rounds"]
+def _rounds(stage: StageProgress) -> str:
+    number = stage.rounds
     return "tasks that have ended" + (f", in {number} rounds" if number > 1 else "")

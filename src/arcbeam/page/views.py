@@ -1,4 +1,4 @@
-"""What the page shows of a status record: the state, the headline, the causes, the cells of the table of stages.
+"""What the page shows of a status: the state, the headline, the causes, the cells of the table of stages.
 
 Owns the choice; the words are those of `arcbeam status`. Returns plain text, which the templates escape.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from arcbeam.engine.protocol.reports import NO_COUNTS
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import (
     MIN_TIMESTAMP,
     behind_shown,
@@ -18,17 +20,16 @@ from arcbeam.model.timestamps import (
 )
 from arcbeam.page.sources import Listed
 from arcbeam.streaming.status.headline import Headline, headline, headline_of
+from arcbeam.streaming.status.reasons import Cause
+from arcbeam.streaming.status.status import StageStatus, Status
 from arcbeam.streaming.status.words import (
-    Record,
     ago,
     backlog_shown,
     bytes_shown,
     clock,
-    committed_at,
     gap_of,
-    has_begun,
-    is_over,
     overdue_line,
+    parts_in_words,
     shown,
     silent,
     state_of,
@@ -73,7 +74,6 @@ class JobRow:
         id: in addresses.
         name, folder: its own.
         state: its state, and since when.
-        level: of its headline.
         rate, behind: figures.
         headline: its condition.
         resumes: what to do about it; "" if it has ended well, or a driver runs it or may run it.
@@ -85,7 +85,6 @@ class JobRow:
     name: str
     folder: str
     state: Cell
-    level: str
     rate: Cell
     behind: Cell
     headline: Headline
@@ -121,20 +120,23 @@ class StageRow(NamedTuple):
 
 def row_of(job: Listed) -> JobRow:
     """Return a job's row in the list."""
-    record = job.record
-    if record is None:
+    status = job.status
+    if status is None:
         none = Cell("–", "the job's status cannot be read")
         line = Headline(job.error, level="error")
-        return JobRow(job.id, job.label, job.label, Cell("unreadable"), "error", none, none, line, MIN_TIMESTAMP)
-    when, line = committed_at(record), headline(record)
-    began = has_begun(record)
-    last = Cell("last micro-batch", shown(when), when) if began else Cell("no micro-batch has been committed yet")
+        return JobRow(job.id, job.label, job.label, Cell("unreadable"), none, none, line, MIN_TIMESTAMP)
+    when, line = status.committed, headline(status)
+    last = (
+        Cell("last micro-batch", shown(when), when)
+        if status.has_begun
+        else Cell("no micro-batch has been committed yet")
+    )
     # A running job keeps its place in the list.
-    order = (record.get("driver") or {}).get("since", when)
-    name = record.get("name") or job.label
-    state = state_since(state_of(record), job.since or _since(record))
-    resumes = line.remedy if record.get("ended") or record["mode"] == "suspended" else ""
-    return JobRow(job.id, name, job.label, state, line.level, _rate(record), _lag(record), line, order, last, resumes)
+    order = status.driver.since if status.driver else when
+    name = status.name or job.label
+    state = state_since(state_of(status), job.since or _since(status))
+    resumes = line.remedy if status.ended or status.is_suspended else ""
+    return JobRow(job.id, name, job.label, state, _rate(status), _lag(status), line, order, last, resumes)
 
 
 def state_since(state: str, since: int) -> Cell:
@@ -142,15 +144,14 @@ def state_since(state: str, since: int) -> Cell:
     return Cell(f"{state}, since", shown(since), since) if since else Cell(state, "its time is unknown")
 
 
-def _since(record: Record) -> int:
+def _since(status: Status) -> int:
     """Return since when a job has its state; 0 if that is unknown."""
-    if ended := record.get("ended"):
-        return int(ended.get("time") or 0)
-    if is_over(record) or record["mode"] == "suspended":
-        return committed_at(record)
-    if record["mode"] != "running" or without_driver(record):
-        return 0
-    return int((record.get("driver") or {}).get("since", 0))
+    if status.ended:
+        return status.ended.time
+    if status.is_stopped:
+        return status.committed
+    runs = status.mode is CommitMode.RUNNING and not without_driver(status)
+    return status.driver.since if status.driver and runs else 0
 
 
 def stage_with(name: str, transforms: Mapping[str, str]) -> str:
@@ -177,78 +178,70 @@ def spark_page(address: str, stage: int | None) -> str:
     return f"{address}/stages/stage/?id={stage}&attempt=0" if is_known else ""
 
 
-def figures(record: Record, growth: float | None = None) -> Iterator[tuple[str, Cell]]:
+def figures(status: Status, growth: float | None = None) -> Iterator[tuple[str, Cell]]:
     """Yield the names and values of a job's figures.
 
     Args:
-        record: its status.
+        status: of the job.
         growth: by how much its backlog grows per second; None: unknown.
     """
-    yield "watermark gap", _lag(record)
-    yield "input rate", _input_rate(record, growth)
-    yield "rate", _rate(record)
-    yield "catches up in", _catches_up(record, growth)
-    backlog = f"{record['restrictions']:,} restriction(s) of size {backlog_shown(record['backlog'])}"
+    yield "watermark gap", _lag(status)
+    yield "input rate", _input_rate(status, growth)
+    yield "rate", _rate(status)
+    yield "catches up in", _catches_up(status, growth)
+    backlog = f"{status.restrictions:,} restriction(s) of size {backlog_shown(status.backlog)}"
     yield "backlog", Cell(backlog, "sizes are in the units of the DoFns")
-    size, rows = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
+    size, rows = sum(status.state_bytes.values()), sum(status.state_entries.values())
     yield "state", Cell(f"{bytes_shown(size)}, {rows:,} rows", "a rewritten row counts again until files are merged")
-    seconds = record.get("seconds") or {}
-    if "seconds" in seconds:
-        names = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "previous commit"))
-        parts = ", ".join(f"{name} {seconds[part]:.2f} s" for part, name in names if part in seconds)
-        yield "micro-batch", Cell(f"{record['micro_batch']:,} took {seconds['seconds']:.2f} s", parts)
+    if (seconds := status.seconds.get("seconds")) is not None:
+        yield "micro-batch", Cell(f"{status.micro_batch:,} took {seconds:.2f} s", parts_in_words(status))
     else:
-        yield "micro-batch", Cell(f"{record['micro_batch']:,}", "its duration was not stored")
+        yield "micro-batch", Cell(f"{status.micro_batch:,}", "its duration was not stored")
 
 
-def stage_rows(record: Record) -> Iterator[StageRow]:
+def stage_rows(status: Status) -> Iterator[StageRow]:
     """Yield the rows of a job's stages, producers first."""
     # Nothing holds a job that has ended.
     waits = (
         ()
-        if is_over(record)
+        if status.is_over
         else [
-            (cause, headline_of(record, cause).level != "good")
-            for cause in record["causes"]
-            if cause.get("kind") not in ("failure", "driver")
+            (cause, headline_of(status, cause).level != "good") for cause in status.causes if not cause.kind.is_trouble
         ]
     )
-    for stage in record["stages"]:
-        micro_batch, total, outputs = stage.get("micro_batch") or {}, stage.get("total") or {}, stage["outputs"]
-        least = min((out["watermark"] for out in outputs), default=None)
+    for stage in status.stages:
+        counts, total, outputs = stage.micro_batch, stage.total or NO_COUNTS, stage.outputs
+        least = min((out.watermark for out in outputs), default=None)
         unknown = Cell("–", "not counted in this micro-batch")
         yield StageRow(
-            stage["stage"],
-            gap(record, stage["input"]),
-            Cell("–", "the stage has no output") if least is None else gap(record, least),
-            _count(micro_batch["read"], stage.get("read_rate"), total.get("read"))
-            if "read" in micro_batch
-            else unknown,
-            _count(sum(out.get("elements", 0) for out in outputs), stage.get("written_rate"), total.get("written")),
+            stage.stage,
+            gap(status, stage.input),
+            Cell("–", "the stage has no output") if least is None else gap(status, least),
+            _count(counts.read, stage.read_rate, total.read) if counts else unknown,
+            _count(sum(out.elements for out in outputs), stage.written_rate, total.written),
             _backlog(stage),
-            Cell(f"{bytes_shown(stage.get('state_bytes', 0))}", f"{stage.get('state_rows', 0):,} rows"),
-            Cell(f"{total['late']:,}", "since the job began") if "late" in total else unknown,
-            *((NOTHING, False) if is_over(record) else _why(stage, waits)),
+            Cell(f"{bytes_shown(stage.state_bytes)}", f"{stage.state_rows:,} rows"),
+            Cell(f"{total.late:,}", "since the job began") if counts else unknown,
+            *((NOTHING, False) if status.is_over else _why(stage, waits)),
         )
 
 
-def _why(stage: Mapping[str, Any], waits: Sequence[tuple[Mapping[str, Any], bool]]) -> tuple[Cell, bool]:
+def _why(stage: StageStatus, waits: Sequence[tuple[Cause, bool]]) -> tuple[Cell, bool]:
     """Return what limits a stage, or the names of the stages above that do, and whether that is worth a look.
 
     Args:
         stage: the stage. All of its text is the hint.
         waits: all causes of the job, and whether each is worth a look.
     """
-    name = stage["stage"]
-    if own := [each for each in waits if each[0]["stage"] == name]:
+    name = stage.stage
+    if own := [each for each in waits if each[0].stage == name]:
         cause, is_held = next((each for each in own if each[1]), own[0])
         # The watermark and since when are in the row, or on the stage's page.
-        text = str(cause["text"])
-        return Cell(shortened(text.partition(": ")[2] or text), text), is_held
-    if above := [each for each in waits if name in each[0]["stages"]]:
-        names = dict.fromkeys(cause["stage"] for cause, is_held in above)
+        return Cell(shortened(cause.text.partition(": ")[2] or cause.text), cause.text), is_held
+    if above := [each for each in waits if name in each[0].stages]:
+        names = dict.fromkeys(cause.stage for cause, is_held in above)
         return Cell(f"by {', '.join(names)}", "what limits that stage is in its row"), any(each[1] for each in above)
-    return Cell(shortened(stage.get("why", "")), stage.get("why", "")), True
+    return Cell(shortened(stage.why), stage.why), True
 
 
 def shortened(text: str) -> str:
@@ -257,19 +250,14 @@ def shortened(text: str) -> str:
     return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
 
 
-def earliest(stage: Mapping[str, Any]) -> int:
-    """Return the earliest watermark of a stage: that of its input, or of an output that is held."""
-    return int(min((stage["input"], *(out["watermark"] for out in stage["outputs"]))))
-
-
-def _count(elements: int, rate: float | None, total: int | None) -> Cell:
+def _count(elements: int, rate: float | None, total: int) -> Cell:
     hint = "in the last micro-batch" + (f"; {rate:,.1f}/s in the last minute" if rate is not None else "")
-    return Cell(f"{elements:,}", hint + (f"; {total:,} since the job began" if total is not None else ""))
+    return Cell(f"{elements:,}", f"{hint}; {total:,} since the job began")
 
 
-def _backlog(stage: Mapping[str, Any]) -> Cell:
-    live = stage.get("restrictions", 0)
-    return Cell(backlog_shown(stage["backlog"]) if live else "0", f"{live:,} restriction(s) not done")
+def _backlog(stage: StageStatus) -> Cell:
+    live = stage.restrictions
+    return Cell(backlog_shown(stage.backlog) if live else "0", f"{live:,} restriction(s) not done")
 
 
 def rate_cell(rate: float | None) -> Cell:
@@ -280,25 +268,25 @@ def rate_cell(rate: float | None) -> Cell:
     return Cell(f"{number} element{'' if number == '1' else 's'}/s", "from sources, in the last minute")
 
 
-def without_driver(record: Record) -> str:
+def without_driver(status: Status) -> str:
     """Return why no driver runs a job; "" if one seems to run it."""
-    if is_over(record):
+    if status.is_over:
         return "the job has ended"
-    if record["mode"] == "suspended":
+    if status.is_suspended:
         return "the job is suspended"
-    return "no driver seems to be running the job" if silent(record) is not None or overdue_line(record) else ""
+    return "no driver seems to be running the job" if silent(status) is not None or overdue_line(status) else ""
 
 
-def _rate(record: Record) -> Cell:
-    why = without_driver(record)
-    return Cell("–", why) if why else rate_cell(record.get("rate"))
+def _rate(status: Status) -> Cell:
+    why = without_driver(status)
+    return Cell("–", why) if why else rate_cell(status.rate)
 
 
-def _input_rate(record: Record, growth: float | None) -> Cell:
+def _input_rate(status: Status, growth: float | None) -> Cell:
     """Return the rate at which input arrives: what sources read, and what their backlog grows by."""
-    if why := without_driver(record):
+    if why := without_driver(status):
         return Cell("–", why)
-    rate = record.get("rate")
+    rate = status.rate
     if rate is None or growth is None:
         return Cell("–", "unknown: it is known some seconds after the driver has started")
     if rate + growth < -_STEADY * rate:
@@ -308,41 +296,41 @@ def _input_rate(record: Record, growth: float | None) -> Cell:
     )
 
 
-def _catches_up(record: Record, growth: float | None) -> Cell:
+def _catches_up(status: Status, growth: float | None) -> Cell:
     """Return after how long the backlog is empty, if it falls as in the last minute."""
-    if why := without_driver(record):
+    if why := without_driver(status):
         return Cell("–", why)
-    if not record["backlog"]:
+    if not status.backlog:
         return Cell("0 s", "nothing is left to read")
     if growth is None:
         return Cell("–", "unknown: it is known some seconds after the driver has started")
-    if growth > -_STEADY * record["backlog"]:
+    if growth > -_STEADY * status.backlog:
         return Cell("–", "the backlog does not fall")
-    seconds = record["backlog"] / -growth
+    seconds = status.backlog / -growth
     return Cell(long_shown(seconds), f"the backlog falls by {-growth:,.4g} per second")
 
 
-def _lag(record: Record) -> Cell:
+def _lag(status: Status) -> Cell:
     """Return how far a job is behind. What was true at its last micro-batch grows old without a driver."""
-    found, why = gap(record, record["watermark"]), without_driver(record)
+    found, why = gap(status, status.watermark), without_driver(status)
     fixed = ("at the beginning", "at the end")
     return Cell("–", f"{why}; {found.hint}") if why and found.text not in fixed else found
 
 
-def gap(record: Record, watermark: int) -> Cell:
+def gap(status: Status, watermark: int) -> Cell:
     """Return how far a watermark is behind the clock; the absolute watermark is the hint."""
-    text = gap_text(record, watermark)
+    text = gap_text(status, watermark)
     if watermark <= MIN_TIMESTAMP:
         return Cell(text, "the watermark has not moved yet")
     return Cell(text, f"the watermark is at: {shown(watermark)}")
 
 
-def gap_text(record: Record, watermark: int) -> str:
+def gap_text(status: Status, watermark: int) -> str:
     """Return the text of `gap`."""
-    found = gap_of(record, watermark)
+    found = gap_of(status, watermark)
     if found is None:
         return "at the beginning" if watermark <= MIN_TIMESTAMP else "at the end"
-    ahead = (watermark - clock(record)) / 1e6
+    ahead = (watermark - clock(status)) / 1e6
     if is_far(-ahead):
         # Old data: how far it is behind says nothing, where it is does.
         return f"at {shown(watermark)[:_MINUTES]}"

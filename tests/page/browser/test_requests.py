@@ -30,8 +30,8 @@ _NARROW: Final = {"width": 320, "height": 700}
 
 @pytest.mark.parametrize("javascript", [True, False])
 def test_savepoints_are_renamed_and_their_commands_copied(browser: Any, javascript: bool) -> None:  # noqa: F811
-    record = samples.record(3, samples.now(), job_graph=True)
-    source = Saved(Listed("a", "/data/flights", record))
+    status = samples.status(3, samples.now(), job_graph=True)
+    source = Saved(Listed("a", "/data/flights", status))
     with (
         PageServer(source, PageSettings(insecure=True)) as server,
         contextlib.closing(browser.new_context(java_script_enabled=javascript, viewport=_NARROW)) as context,
@@ -59,7 +59,7 @@ def test_savepoints_are_renamed_and_their_commands_copied(browser: Any, javascri
 def test_requests_are_made_by_clicks(browser: Any, javascript: bool) -> None:  # noqa: F811
     control = Noted()
     control.go.set()
-    source = Controlled(control, Listed("a", "/data/flights", samples.record(3, samples.now())))
+    source = Controlled(control, Listed("a", "/data/flights", samples.status(3, samples.now())))
     with PageServer(source, PageSettings(insecure=True)) as server:
         page = browser.new_page(java_script_enabled=javascript, viewport=_NARROW)
         for title, what in zip(TITLES, EVERY, strict=True):

@@ -33,7 +33,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.manifest.names import TROUBLE_NOTE
 from arcbeam.streaming.driver import heartbeat
 from arcbeam.streaming.interfaces import JobListener
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.words import shown
 from tests.page.test_app import client
 from tests.spark.streaming.inprocess import Fault, dies, ends_cancelled, hangs, run_of, without_spark
@@ -245,11 +245,11 @@ class Watch(JobListener):
             self._looks()
 
     def _looks(self) -> None:
-        record, of = record_of(self._blobs), self._of
-        cause = next((each for each in record["causes"] if each["decides"] or each["kind"] == "driver"), None)
-        if self.found or cause is None or cause["kind"] != of.kind or of.says not in cause["text"]:
+        status, of = status_in(self._blobs), self._of
+        cause = next((each for each in status.causes if each.decides or each.kind == "driver"), None)
+        if self.found or cause is None or cause.kind != of.kind or of.says not in cause.text:
             return
-        if not of.at_once and cause["since"]["micro_batch"] == record["micro_batch"]:
+        if not of.at_once and cause.since.micro_batch == status.micro_batch:
             return
         printed = CliRunner().invoke(main.main, ["status", str(self._folder)]).stdout
         page = client(FolderSource([self._blobs]))
@@ -287,23 +287,23 @@ def test_headline_of_blocked_job_has_the_words_of_status(
     monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0.0 if name == "driver" else heartbeat.SILENT_SECONDS)
     of = CASES[name]
     found = _runs(of, tmp_path).found
-    assert found is not None, record_of(FolderBlobs(tmp_path / "job", sync=False))["causes"]
+    assert found is not None, status_in(FolderBlobs(tmp_path / "job", sync=False)).causes
     cause, printed, text = found
     headline = re.search(r'<div id="headline".*?<p class="headline (\w+)">(.*?)</p>', text, re.S)
     assert headline
     words = html.unescape(re.sub(r"<[^>]+>", "", headline[2]))
     # The time since when it waits is at the end of a headline.
-    shortened = re.sub(r", since micro-batch \d+ \([^)]*\)", "", cause["text"])
+    shortened = re.sub(r", since micro-batch \d+ \([^)]*\)", "", cause.text)
     assert words.startswith(f"{'Problem' if headline[1] == 'error' else 'Waiting'} {shortened}")
     assert "~" not in words, "no digests"
-    assert (of.step in cause["stage"], of.says in words, of.released_when in words) == (True, True, True), words
-    assert cause["stage"] in words
+    assert (of.step in cause.stage, of.says in words, of.released_when in words) == (True, True, True), words
+    assert cause.stage in words
     # A driver without a task is blocked in no stage.
-    assert (bool(cause["stage"]), cause["since"] is not None) == (name != "driver", name != "driver")
-    assert cause["since"] is None or f"Since {shown(cause['since']['time'])}" in words
-    assert f"released when: {cause['released_when']}" in words
-    assert f"  - {cause['text']}\n" in printed
-    assert f"    released when: {cause['released_when']}\n" in printed
+    assert (bool(cause.stage), cause.since is not None) == (name != "driver", name != "driver")
+    assert cause.since is None or f"Since {shown(cause.since.time)}" in words
+    assert f"released when: {cause.released_when}" in words
+    assert f"  - {cause.text}\n" in printed
+    assert f"    released when: {cause.released_when}\n" in printed
 
 
 def test_micro_batch_fails_since_its_first_try(tmp_path: Path) -> None:

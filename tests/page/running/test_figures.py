@@ -7,6 +7,7 @@ Only Spark is replaced; see `tests.spark.streaming.inprocess`.
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from apache_beam.metrics import monitoring_infos
@@ -32,10 +33,10 @@ from arcbeam.store.log.chain import known, read_newest
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.interfaces import JobListener
 from arcbeam.streaming.status import moment, words
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.headline import headline
 from arcbeam.streaming.status.records import status_from
-from arcbeam.streaming.status.status import as_record
+from arcbeam.streaming.status.status import Status, as_record
 from tests.page.running.countedjobs import COUNTED, GROUPS, WINDOWS, DriverDeath, Random, died
 from tests.spark.streaming.inprocess import InProcess, run_of, without_spark
 
@@ -91,11 +92,11 @@ class Watch(JobListener):
         self.opened_at = self._committed = known(read_newest(self.blobs)).time  # type: ignore[arg-type]
         if self._before.commits:
             self._former = self._before
-        stages = record_of(self.blobs)["stages"]
+        stages = status_in(self.blobs).stages
         self._before = Before(
             COUNTED.committed()[0],
-            {stage["stage"]: stage["total"]["read"] for stage in stages},
-            sum(stage["total"]["late"] for stage in stages),
+            {stage.stage: stage.total.read for stage in stages if stage.total},
+            sum(stage.total.late for stage in stages if stage.total),
             self.opened_at,
         )
 
@@ -129,16 +130,16 @@ class Watch(JobListener):
     def _compare(self) -> None:
         assert self.run is not None
         asked = time.time() * 1e6
-        status = self.run.status()
-        assert status is not None
-        mine, stored = as_record(status), record_of(self.blobs)
+        mine = self.run.status()
+        assert mine is not None
+        stored = status_in(self.blobs)
         answered = time.time() * 1e6
         self._commits(mine, stored)
         self._gaps(mine, stored)
         self._rates((asked, answered), mine, stored)
         samples, others = (
             _samples(exposed([Exposed("j", each, JobProgress((), 0, 0))], round(answered)))
-            for each in (status, status_from(stored))
+            for each in (mine, status_from(json.loads(json.dumps(as_record(stored)))))
         )
         # A driver writes its note, with the number of its failures, from time to time.
         failed = 'arcbeam_failed_tries_total{job="j"}'
@@ -147,51 +148,51 @@ class Watch(JobListener):
         self._counts(mine, stored, samples)
         self.looks += 1
 
-    def _commits(self, *records: Any) -> None:
-        for record in records:
-            assert record["micro_batch"] == records[0]["micro_batch"]
-            assert record["committed"] == records[0]["committed"] == words.committed_at(record)
-            assert record["time"] <= record["committed"] <= time.time() * 1e6
-            assert self._committed <= record["committed"]
-        self._committed = records[0]["committed"]
+    def _commits(self, *statuses: Status) -> None:
+        for status in statuses:
+            assert status.micro_batch == statuses[0].micro_batch
+            assert status.committed == statuses[0].committed
+            assert status.time <= status.committed <= time.time() * 1e6
+            assert self._committed <= status.committed
+        self._committed = statuses[0].committed
 
-    def _gaps(self, *records: Any) -> None:
-        for record in records:
-            for shown, watermark in [(record["behind"], record["watermark"])] + [
-                (stage["behind"], stage["input"]) for stage in record["stages"]
+    def _gaps(self, *statuses: Status) -> None:
+        for status in statuses:
+            for shown, watermark in [(status.behind, status.watermark)] + [
+                (stage.behind, stage.input) for stage in status.stages
             ]:
-                now = words.gap_of(record, watermark)
+                now = words.gap_of(status, watermark)
                 assert (shown is None) == (now is None)
                 if shown is not None and now is not None:
                     assert 0 <= shown <= now <= shown + _SLACK * 1e6
                     assert now == pytest.approx(max(0, time.time() * 1e6 - watermark), abs=_SLACK * 1e6)
-        page = dict(views.figures(records[0]))["watermark gap"]
-        assert page.text == views.gap(records[0], records[0]["watermark"]).text or "behind" in page.text
+        page = dict(views.figures(statuses[0]))["watermark gap"]
+        assert page.text == views.gap(statuses[0], statuses[0].watermark).text or "behind" in page.text
 
-    def _rates(self, between: tuple[float, float], *records: Any) -> None:
-        for record in records:
+    def _rates(self, between: tuple[float, float], *statuses: Status) -> None:
+        for status in statuses:
             # A driver that has committed nothing yet shows the last minute of the one before.
             begins = self._committed == self.opened_at
             before = self._former if begins else self._before
             before.commits |= not begins
             if not before.commits:
-                assert record["window"] is record["rate"] is None
+                assert status.window is status.rate is None
                 continue
             # All drivers together are younger than a minute.
-            assert record["window"] == record["committed"] - before.opened_at
+            assert status.window == status.committed - before.opened_at
             # After a commit, a rate falls with the clock once that takes longer than the time before it.
-            times = [record["committed"]] * 2 if record["mode"] in moment.STOPPED else between
-            since = [max(record["window"], at - record["committed"]) / 1e6 for at in times]
+            times = [status.committed] * 2 if status.mode in moment.STOPPED else between
+            since = [max(status.window, at - status.committed) / 1e6 for at in times]
             emitted = COUNTED.committed()[0] - before.emitted
-            assert emitted / since[1] - 0.01 <= record["rate"] <= emitted / since[0] + 0.01
-            for stage in record["stages"]:
-                total = stage["total"]["read"] - before.read.get(stage["stage"], 0)
-                assert total / since[1] - 0.01 <= stage["read_rate"] <= total / since[0] + 0.01
-        shown = dict(views.figures(records[0]))["rate"].text
-        rate = records[0]["rate"]
+            assert emitted / since[1] - 0.01 <= status.rate <= emitted / since[0] + 0.01
+            for stage in status.stages:
+                total = stage.total.read - before.read.get(stage.stage, 0)
+                assert total / since[1] - 0.01 <= stage.read_rate <= total / since[0] + 0.01
+        shown = dict(views.figures(statuses[0]))["rate"].text
+        rate = statuses[0].rate
         assert shown.startswith("–") if rate is None else shown.split()[0] in ("–", f"{rate:,.0f}")
 
-    def _counts(self, mine: Any, stored: Any, samples: dict[str, float]) -> None:
+    def _counts(self, mine: Status, stored: Status, samples: dict[str, float]) -> None:
         assert self.run is not None
         emitted, passed, results = COUNTED.committed()
         assert samples['arcbeam_source_elements_total{job="j"}'] == emitted
@@ -201,36 +202,35 @@ class Watch(JobListener):
             dropped[info.labels["PTRANSFORM"]] += monitoring_infos.extract_counter_value(info)
         rows = {row.name: row for row in views.stage_rows(stored)}
         late = 0
-        for stage, other in zip(mine["stages"], stored["stages"], strict=True):
-            name, total, micro_batch = stage["stage"], stage["total"], stage["micro_batch"]
-            assert (total, micro_batch, stage["recent"]) == (other["total"], other["micro_batch"], other["recent"])
-            late += total["late"]
+        for stage, other in zip(mine.stages, stored.stages, strict=True):
+            name, total, micro_batch = stage.stage, stage.total, stage.micro_batch
+            assert (total, micro_batch, stage.recent) == (other.total, other.micro_batch, other.recent)
+            late += total.late
             for what, count in (("in", "read"), ("out", "written")):
-                assert (
-                    samples[f'arcbeam_stage_elements_total{{direction="{what}",job="j",stage="{name}"}}']
-                    == total[count]
+                assert samples[f'arcbeam_stage_elements_total{{direction="{what}",job="j",stage="{name}"}}'] == getattr(
+                    total, count
                 )
-            assert samples[f'arcbeam_stage_late_elements_total{{job="j",stage="{name}"}}'] == total["late"]
+            assert samples[f'arcbeam_stage_late_elements_total{{job="j",stage="{name}"}}'] == total.late
             printed = dict(zip(_COLUMNS, _cells(stored, other), strict=True))
-            assert printed["late"] == rows[name].late.text == f"{total['late']:,}"
-            assert printed["in"].startswith(f"{micro_batch['read']:,} (")
-            assert rows[name].read.text == f"{micro_batch['read']:,}"
-            assert rows[name].read.hint.endswith(f"; {total['read']:,} since the job began")
+            assert printed["late"] == rows[name].late.text == f"{total.late:,}"
+            assert printed["in"].startswith(f"{micro_batch.read:,} (")
+            assert rows[name].read.text == f"{micro_batch.read:,}"
+            assert rows[name].read.hint.endswith(f"; {total.read:,} since the job began")
         assert sum(dropped.values()) == late - self._before.late
-        if not mine["stages"]:
+        if not mine.stages:
             # Perhaps some drivers have opened the folder.
-            assert (words.has_begun(mine), emitted, passed) == (False, 0, 0), "nothing is committed yet"
+            assert (mine.has_begun, emitted, passed) == (False, 0, 0), "nothing is committed yet"
             assert {headline(mine).word, headline(stored).word} <= {"Starting", "Problem"}
             return
         for windows, group in self._of.branches:
             branch = f"{windows}{group}"
-            stage = next(each for each in mine["stages"] if _is_grouping(each["stage"], branch))
-            assert stage["total"]["read"] == passed, branch
+            stage = next(each for each in mine.stages if _is_grouping(each.stage, branch))
+            assert stage.total.read == passed, branch
             came = passed * WINDOWS[windows][1]
             out = sum(count for name, count in results if name == branch)
             # The others wait for the end of their window.
-            assert out + stage["total"]["late"] <= came, branch
-            self.late[branch] = stage["total"]["late"]
+            assert out + stage.total.late <= came, branch
+            self.late[branch] = stage.total.late
 
 
 def _is_grouping(stage: str, branch: str) -> bool:

@@ -18,7 +18,7 @@ from arcbeam.page.serving import PageServer, PageSettings
 from arcbeam.page.sources import FolderSource
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.streaming.status import words
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 
 LATEST = 5.0
 """Seconds, as the page promises."""
@@ -47,7 +47,7 @@ def test_killed_driver_is_reported_soon_after_it_is_overdue(tmp_path: Path, monk
     source = FolderSource([blobs])
     (job,) = source.jobs()
     with PageServer(source, PageSettings(insecure=True)) as server:
-        while not (found := source.job(job.id)) or not (found.record or {}).get("micro_batch"):
+        while not (found := source.job(job.id)) or found.status is None or not found.status.micro_batch:
             assert driver.poll() is None
             time.sleep(0.1)
         address = f"{server.address}job/{job.id}"
@@ -66,7 +66,8 @@ def test_killed_driver_is_reported_soon_after_it_is_overdue(tmp_path: Path, monk
     (headline,) = (html for id, html in json.loads(line.partition(b": ")[2]) if id == "headline")
     # This driver stores no job graph.
     assert "if it is dead, resume the job: run its script again with its --checkpoint_dir" in headline
-    note = record_of(blobs)["driver"]
-    overdue = note["time"] / 1e6 + note["every"] + 1.0
+    note = status_in(blobs).driver
+    assert note is not None
+    overdue = note.time / 1e6 + note.every + 1.0
     # A busy machine is slow.
     assert overdue - 0.1 <= heard <= overdue + LATEST

@@ -8,6 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 from typing_extensions import override
 
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import MIN_TIMESTAMP
 from arcbeam.page.app import app_of
 from arcbeam.page.sources import Listed
@@ -160,9 +161,8 @@ def test_page_serves_values_and_table_and_escapes_events() -> None:
     page = TestClient(app_of(WithHistory(Listed("a", "/a", None, "away"))), base_url=BASE)
     assert page.get("/job/a").status_code == 503
     assert page.get("/job/a/charts").status_code == page.get("/job/a/history").status_code == 404
-    status = {"mode": "done", "micro_batch": 1, "time": 0, "watermark": 0, "causes": [], "stages": [], "name": "a"}
-    more = {"restrictions": 0, "backlog": 0.0, "state_bytes": {}, "state_entries": {}, "rate": None}
-    page = TestClient(app_of(WithHistory(Listed("a", "/a", {**status, **more}))), base_url=BASE)
+    status = samples.status(1, 0, mode=CommitMode.DONE, micro_batch=1)
+    page = TestClient(app_of(WithHistory(Listed("a", "/a", status))), base_url=BASE)
     for query in ("", "?span=0", "?span=x", "?span=7"):
         for address in ("/job/a", "/job/a/history"):
             assert "<script" not in OURS.sub("", page.get(f"{address}{query}").text)
@@ -244,8 +244,8 @@ def test_rows_have_the_numbers_of_their_micro_batches() -> None:
 
 
 def test_table_says_how_long_a_row_is() -> None:
-    record = samples.record(3, samples.now())
-    jobs = samples.Jobs(Listed("a", "/a", record), histories={"a": samples.history(samples.now())})
+    status = samples.status(3, samples.now())
+    jobs = samples.Jobs(Listed("a", "/a", status), histories={"a": samples.history(samples.now())})
     client = TestClient(app_of(jobs), base_url=BASE)
     for span, width in enumerate(("1 s", "10 s", "5 min")):
         assert f"committed within {width}, and their mean" in client.get(f"/job/a/history?span={span}").text

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from arcbeam.engine.protocol.reports import Counts
 from arcbeam.page.timelines.charts import columns_of
 from arcbeam.page.timelines.newest import Newest
+from arcbeam.streaming.status.status import Status
 from tests.page import samples
 
 pytestmark = pytest.mark.contract("PAGE-01")
@@ -17,13 +20,12 @@ BEGAN = samples.NOW // 300_000_000 * 300_000_000
 NOTHING: dict[str, Any] = {"rings": [], "events": []}
 
 
-def status(second: float, read: int, micro_batch: int, **changes: Any) -> dict[str, Any]:
+def status(second: float, read: int, micro_batch: int, **changes: Any) -> Status:
     """Return a status in which the first of two stages has read 10 more elements in its newest micro-batch."""
-    record = samples.record(2, BEGAN + round(second * 1e6), micro_batch=micro_batch, backlog=second, **changes)
-    for stage, total in zip(record["stages"], (read, 0), strict=True):
-        stage["total"] = {"read": total, "written": 0, "late": 0}
-        stage["micro_batch"] = {"read": min(total, 10), "written": 0, "late": 0}
-    return record
+    found = samples.status(2, BEGAN + round(second * 1e6), micro_batch=micro_batch, backlog=second, **changes)
+    for number, total in enumerate((read, 0)):
+        found = samples.with_stage(found, number, total=Counts(total), micro_batch=Counts(min(total, 10)))
+    return found
 
 
 def stored(*seconds: int) -> dict[str, Any]:
@@ -49,13 +51,11 @@ def reads(history: dict[str, Any], ring: int) -> list[tuple[float, float]]:
     return [((point["time"] - BEGAN) / 1e6, point["stages"][""]["read"]) for point in points]
 
 
-def test_counter_that_a_stage_lacks_counts_nothing() -> None:
+def test_stage_without_counters_counts_nothing() -> None:
     newest: Any = Newest()
-    for second, read in ((20, 500), (21, 530)):
-        record = status(second, read, 7)
-        for stage in record["stages"]:
-            del stage["total"]["late"], stage["micro_batch"]["late"]
-        history = newest.merged("a", record, NOTHING)
+    for second in (20, 21):
+        found = samples.with_stage(status(second, 0, 7), 0, total=None, micro_batch=None)
+        history = newest.merged("a", found, NOTHING)
     assert all(point["stages"][""]["late"] == 0 for point in history["rings"][0]["points"])
 
 
@@ -86,9 +86,8 @@ def test_newest_points_follow_those_of_the_driver() -> None:
 
 @pytest.mark.parametrize(("since", "lines"), [(5, 1), (40, 2)])
 def test_line_continues_if_the_same_driver_ran_until_now(since: int, lines: int) -> None:
-    record = status(70, 500, 7)
-    record["driver"]["since"] = BEGAN + since * 1_000_000
-    found = columns_of(Newest().merged("a", record, stored(*range(10, 20))), 0)
+    now = status(70, 500, 7, driver=replace(samples.driver(), since=BEGAN + since * 1_000_000))
+    found = columns_of(Newest().merged("a", now, stored(*range(10, 20))), 0)
     backlog = next(each["values"][0] for each in found["charts"] if each["name"].startswith("backlog"))
     assert backlog.count(None) == lines - 1
 
@@ -105,9 +104,3 @@ def test_time_without_look_is_no_peak() -> None:
     newest.merged("a", status(20, 500, 7), NOTHING)
     found = newest.merged("a", status(80, 90_000, 47), NOTHING)
     assert reads(found, 0) == [(80, 10)]
-
-
-def test_status_of_another_version_changes_nothing() -> None:
-    record = status(20, 500, 7)
-    del record["stages"][0]["outputs"]
-    assert Newest().merged("a", record, NOTHING) is NOTHING

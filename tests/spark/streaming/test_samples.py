@@ -20,7 +20,7 @@ from arcbeam.cli.main import main
 from arcbeam.errors import ArcbeamError, RequestRefusedError
 from arcbeam.page.sources import FolderSource
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.samples import sampled
 from tests.notes import note, noted
 from tests.page.test_app import client
@@ -57,7 +57,7 @@ class Job:
 
     @property
     def stages(self) -> list[str]:
-        return [str(stage["stage"]) for stage in record_of(self.blobs)["stages"]]
+        return [stage.stage for stage in status_in(self.blobs).stages]
 
     @contextmanager
     def flowing(self) -> Iterator[None]:
@@ -121,7 +121,7 @@ def test_samples_of_stages_leave_the_output_unchanged(tmp_path: Path) -> None:
 
 def test_job_without_the_option_refuses(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    assert record_of(job.blobs)["driver"]["samples"] is False
+    assert status_in(job.blobs).driver.samples is False
     with pytest.raises(RequestRefusedError, match="--page_samples"):
         sampled(job.blobs, job.stages[0], _SECONDS)
     job.end()

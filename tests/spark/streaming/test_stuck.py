@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 from arcbeam import ArcbeamRunner
 from arcbeam.cli import main
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.streaming.status.reasons import Cause
 from arcbeam.streaming.status.status import Status
 from tests.monitoring.collector import collector, spans_of
@@ -104,7 +105,7 @@ class Remembers(beam.DoFn):
 
 
 def test_resumed_driver_keeps_counts_of_keys_and_timers(tmp_path: Path) -> None:
-    def until(keys: int, stalls_at: int) -> dict[str, Any]:
+    def until(keys: int, stalls_at: int) -> StateMetrics:
         p = beam.Pipeline(
             runner=ArcbeamRunner(),
             options=PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={tmp_path}"]),
@@ -122,28 +123,19 @@ def test_resumed_driver_keeps_counts_of_keys_and_timers(tmp_path: Path) -> None:
                 status = result.status()
                 stages = {} if status is None else {each.stage: each.kept for each in status.stages}
                 kept = next((of for name, of in stages.items() if name.startswith("Keeps")), None)
-                if kept is not None and kept["keys"] >= keys:
+                if kept is not None and kept.keys >= keys:
                     (group,) = (of for name, of in stages.items() if name.startswith("Grouped"))
                     assert group is not None
-                    assert group["event_timers"] >= 1, "a window waits for its end"
-                    assert group["keys"] >= group["event_timers"]
-                    return dict(kept)
+                    assert group.event_timers >= 1, "a window waits for its end"
+                    assert group.keys >= group.event_timers
+                    return kept
                 assert result.wait_until_finish(50) == "RUNNING"
         finally:
             result.cancel()
 
-    assert until(3, 3) == {
-        "keys": 3,
-        "windows": 0,
-        "cells": {"seen": 3, "sum": 1},
-        "event_timers": 6,
-        "clock_timers": 0,
-        "blocked": 0,
-        "ordered": 0,
-        "waiting_bytes": 0,
-    }
+    assert until(3, 3) == StateMetrics(cells={"seen": 3, "sum": 1}, event_timers=6)
     more = until(6, 6)
-    assert (more["keys"], more["cells"], more["event_timers"]) == (6, {"seen": 6, "sum": 3}, 12)
+    assert (more.keys, more.cells, more.event_timers) == (6, {"seen": 6, "sum": 3}, 12)
 
 
 def stuck(folder: Path, build: Callable[[beam.Pipeline], Any], is_it: Callable[[Cause], bool]) -> Cause:

@@ -19,6 +19,7 @@ from arcbeam.streaming.status.records import status_from
 from arcbeam.streaming.status.snapshot import snapshot_of
 from arcbeam.streaming.status.status import Status, as_record, at_moment, status_of
 from arcbeam.testing.blobs import MemoryBlobs
+from tests.page import samples
 from tests.streaming.jobs import LAYOUT, READERS, opened, proposal, staged
 from tests.streaming.status.test_snapshot import all_of, at, holding
 
@@ -81,18 +82,17 @@ def test_gap_stands_with_the_clock_of_a_stopped_job() -> None:
     log = opened(MemoryBlobs(), 100 * _SECOND)
     done = commit(log, 101, 120, 99 * _SECOND, mode=CommitMode.DONE)
     assert at_moment(done, 999 * _SECOND).behind == 21 * _SECOND
-    record = as_record(done)
-    assert words.clock(record) == 120 * _SECOND
-    assert words.gap_of(record, 99 * _SECOND) == 21 * _SECOND
+    assert words.clock(done) == 120 * _SECOND
+    assert words.gap_of(done, 99 * _SECOND) == 21 * _SECOND
 
 
 def test_views_agree_on_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     log = opened(MemoryBlobs(), 100 * _SECOND)
     status = commit(log, 101, 120, 99 * _SECOND)
     monkeypatch.setattr("time.time", lambda: 125.5)
-    record = as_record(at_moment(status, 125_500_000))
-    assert record["behind"] == words.gap_of(record, record["watermark"]) == 26_500_000
-    assert status_from(record) == at_moment(status, 125_500_000)
+    now = at_moment(status, 125_500_000)
+    assert now.behind == words.gap_of(now, now.watermark) == 26_500_000
+    assert status_from(as_record(now)) == now
 
 
 def test_rate_is_a_mean_of_the_last_minute() -> None:
@@ -171,12 +171,11 @@ def test_long_micro_batches_do_not_wait_for_the_past(monkeypatch: pytest.MonkeyP
     status = commit(log, 100, 190, 90 * _SECOND, own=(holding("read", 0, hold),))
     for seconds in (191, 255, 400):
         monkeypatch.setattr("time.time", lambda now=seconds: now)
-        record = as_record(at_moment(status, seconds * _SECOND))
-        record["driver"] = {"time": seconds * _SECOND, "every": 10.0, "doing": "running micro-batch 2", "since": 0}
-        (cause,) = record["causes"]
-        assert cause["released_when"] == "the next micro-batch ends: it processes what is due"
-        assert headline(record).word == "OK"
-        assert words.recorded(record, str) == f"committed at {190 * _SECOND} ({words.ago(190 * _SECOND)})"
+        now = replace(at_moment(status, seconds * _SECOND), driver=samples.driver(seconds * _SECOND))
+        (cause,) = now.causes
+        assert cause.released_when == "the next micro-batch ends: it processes what is due"
+        assert headline(now).word == "OK"
+        assert words.recorded(now, str) == f"committed at {190 * _SECOND} ({words.ago(190 * _SECOND)})"
     later = replace(hold, release=Release(Timestamp(900 * _SECOND), by_clock=True))
     status = commit(log, 401, 402, 90 * _SECOND, own=(holding("read", 0, later),))
     assert "the clock reaches" in status.causes[0].released_when

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.errors import SetupError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
-from arcbeam.streaming.status.records import status_from
-from arcbeam.streaming.status.status import as_record, status_of
+from arcbeam.streaming.status.records import parsed, status_from
+from arcbeam.streaming.status.status import Status, as_record, status_of
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.streaming.jobs import opened
 from tests.streaming.status.test_snapshot import all_of, at, committed, holding
@@ -27,4 +30,6 @@ def test_fields_of_later_versions_are_ignored() -> None:
     record = as_record(status)
     assert status_from(record | {"later": 1}) == status
     del record["stages"]
-    assert status_from(record) is None
+    assert parsed(Status, record) is None
+    with pytest.raises(SetupError, match="another version"):
+        status_from(record)

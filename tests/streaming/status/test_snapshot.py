@@ -23,9 +23,11 @@ from arcbeam.streaming.driverstate import progress_of, times_of
 from arcbeam.streaming.restore.stagemapping import renamed
 from arcbeam.streaming.status.reasons import Cause
 from arcbeam.streaming.status.snapshot import Since, snapshot_after, snapshot_of
-from arcbeam.streaming.status.status import as_record, in_words, status_of, total_state_metrics, undone
+from arcbeam.streaming.status.status import StageStatus, stage_record, status_of, total_state_metrics
+from arcbeam.streaming.status.words import in_words, undone
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden.texts import check_message
+from tests.page import samples
 from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
 
 pytestmark = pytest.mark.contract("WM-06")
@@ -324,7 +326,7 @@ def test_cause_without_effect_downstream_comes_last() -> None:
         ("state", "join", True),
         ("restriction", "read", False),
     ]
-    assert "state" not in undone(as_record(replace(status, causes=status.causes[2:])))
+    assert "state" not in undone(replace(status, causes=status.causes[2:]))
 
 
 def test_counters_of_micro_batch_total_and_outputs() -> None:
@@ -334,7 +336,7 @@ def test_counters_of_micro_batch_total_and_outputs() -> None:
     committed(log, at(1, 1, 1), *all_of(*own))
     status = status_of(committed(log, at(2, 2, 2), *all_of(*own), figures=figures))
     join = status.stages[-1]
-    assert (join.micro_batch["read"], join.total["read"], join.total["late"], join.bytes_in) == (4, 8, 2, 900)
+    assert (join.micro_batch.read, join.total.read, join.total.late, join.bytes_in) == (4, 8, 2, 900)
     (out,) = status.stages[0].outputs
     assert (out.elements, out.bytes, out.least, out.mean, out.most) == (4, 900, 1, 5, 9)
     assert status.seconds == {"user": 0.25}
@@ -342,11 +344,12 @@ def test_counters_of_micro_batch_total_and_outputs() -> None:
 
 
 def test_progress_line_has_nonzero_figures() -> None:
-    figures = {"backlog": 3.0, "rate": 1234.0, "behind": 1_500_000, "late": 2, "keys": 10, "timers": 0, "waiting": 0}
-    assert in_words(figures) == "backlog 3, 1,234 elements/s, 1.5 s behind, 2 late, 10 keys"
-    assert "3 h" in in_words({**figures, "behind": 3 * 3_600_000_000})
-    assert "far from the clock" in in_words({**figures, "behind": 1_790_000_000_000_000}), "times of 1970"
-    assert in_words({**figures, "rate": None, "behind": None, "late": 0, "keys": 0}) == "backlog 3"
+    late = samples.with_stage(samples.status(1), 0, micro_batch=Counts(late=2), kept=StateMetrics(windows=10))
+    status = replace(late, backlog=3.0, rate=1234.0, behind=Duration(1_500_000), stages=late.stages[:1])
+    assert in_words(status) == "backlog 3, 1,234 elements/s, 1.5 s behind, 2 late, 10 keys"
+    assert "3 h" in in_words(replace(status, behind=Duration(3 * 3_600_000_000)))
+    assert "far from the clock" in in_words(replace(status, behind=Duration(1_790_000_000_000_000))), "times of 1970"
+    assert in_words(replace(status, rate=None, behind=None, stages=())) == "backlog 3"
 
 
 def test_state_metrics_add_up_and_survive_drivers() -> None:
@@ -359,7 +362,8 @@ def test_state_metrics_add_up_and_survive_drivers() -> None:
     again = opened(log._blobs, 1)
     less = staged("join", 1, 0, kept=StateMetrics(-1, {"seen": -1, "last": 1}, 0, 0, 4, 5, 60))
     join = status_of(committed(again, at(2, 2, 2), *all_of(less))).stages[-1]
-    assert join.kept == {
+    assert join.kept == StateMetrics(2, {"seen": 2, "last": 1}, 3, 1, 4, 5, 60)
+    assert stage_record(join)["kept"] == {
         "keys": 4,
         "windows": 2,
         "cells": {"seen": 2, "last": 1},
@@ -409,16 +413,12 @@ def test_manifest_of_earlier_version_has_no_causes() -> None:
 
 @pytest.mark.contract("END-02")
 def test_remaining_work_fits_into_a_line() -> None:
-    stages = [{"stage": f"s{n}", "restrictions": 1, "backlog": 0.5, "micro_batch": {}} for n in range(6)]
-    assert undone({"stages": stages}).endswith("1 restriction(s) of 's3' not done (size 0.5); and 2 more")
-    waits = {
-        "stage": "late",
-        "next_event": None,
-        "next_due": 1_000_000,
-        "blocked": ["rates has something"],
-        "micro_batch": None,
-    }
-    assert undone({"stages": [waits], "causes": []}) == (
+    bare = StageStatus("s", 0, Timestamp(0), Timestamp(0), None, ())
+    stages = tuple(replace(bare, stage=f"s{n}", restrictions=1, backlog=0.5) for n in range(6))
+    status = replace(samples.status(1), causes=(), stages=stages)
+    assert undone(status).endswith("1 restriction(s) of 's3' not done (size 0.5); and 2 more")
+    waits = replace(bare, stage="late", next_due=Timestamp(1_000_000), blocked=("rates has something",))
+    assert undone(replace(status, stages=(waits,))) == (
         "'late' waits until 1970-01-01T00:00:01Z; elements of 'late' are blocked until rates has something"
     )
-    assert undone({}) == undone({"stages": [{"stage": "s"}]}) == ""
+    assert undone(replace(status, stages=())) == undone(replace(status, stages=(bare,))) == ""

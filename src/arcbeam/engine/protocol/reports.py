@@ -6,7 +6,9 @@ how tasks make them (`task`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Final
 
 from arcbeam.engine.state.restrictiontotals import TooManyRestrictions
 from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics
@@ -90,6 +92,28 @@ class Counts(QuickPickle):
     made: int = 0
 
 
+NO_COUNTS: Final = Counts()
+COUNTED: Final = attrgetter(*(of.name for of in fields(Counts)))
+"""Returns the values of all counters, in their order."""
+
+
+@dataclass(slots=True)
+class RunningCounts:
+    """The counters of a stage so far; see `Counts`."""
+
+    read: int = 0
+    written: int = 0
+    fired: int = 0
+    resumed: int = 0
+    unblocked: int = 0
+    late: int = 0
+    made: int = 0
+
+    def counts(self) -> Counts:
+        """Return the counters now."""
+        return Counts(*COUNTED(self))
+
+
 @dataclass(frozen=True, slots=True)
 class StageReport(QuickPickle):
     """The state of a stage in one shard at the end of a micro-batch.
@@ -119,7 +143,7 @@ class StageReport(QuickPickle):
     next_due: Timestamp | None = None
     awaited: tuple[Awaited, ...] = ()
     restrictions: Restrictions = Restrictions()
-    counts: Counts = Counts()
+    counts: Counts = NO_COUNTS
     uncommitted: bool = False
     unprepared: bool = False
     kept: StateMetrics = NO_STATE

@@ -13,7 +13,7 @@ from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Combined, Elements
 from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
-from arcbeam.engine.protocol.reports import Restrictions
+from arcbeam.engine.protocol.reports import Restrictions, RunningCounts
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.residuals import About
 from arcbeam.engine.state.statemetrics import StateMetrics
@@ -21,19 +21,6 @@ from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, Exchan
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
-
-
-@dataclass(slots=True)
-class RunningCounts:
-    """The counters so far; as `reports.Counts`."""
-
-    read: int = 0
-    written: int = 0
-    fired: int = 0
-    resumed: int = 0
-    unblocked: int = 0
-    late: int = 0
-    made: int = 0
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
-from arcbeam.engine.protocol.reports import Awaited, Counts, StageReport
+from arcbeam.engine.protocol.reports import Awaited, StageReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.blocked import BlockedElement, BlockedElements, SideInputWindow
@@ -217,7 +217,7 @@ class StageRun:
             next_due,
             tuple(sorted(awaited)),
             work.restrictions(),
-            Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unblocked, tally.late, tally.made),
+            tally.counts(),
             uncommitted,
             unprepared,
             self._kept(closed),

@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, is_far, long_shown
 from arcbeam.page.views import Cell
 from arcbeam.streaming.status.history import RINGS
+from arcbeam.streaming.status.records import Record
 from arcbeam.streaming.status.status import PARTS
-from arcbeam.streaming.status.words import Record, bytes_shown
+from arcbeam.streaming.status.words import bytes_shown
 
 _GAP: Final = 5
 """Points are missing where two are farther apart than this many times the usual distance."""

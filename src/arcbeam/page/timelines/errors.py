@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from arcbeam.page.views import Cell
-from arcbeam.streaming.status.words import Record
+from arcbeam.streaming.status.records import Record
 
 _KINDS: Final = ("trouble", "retry")
 _FAILURE: Final = re.compile(

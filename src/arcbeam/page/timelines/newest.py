@@ -11,22 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from arcbeam.page.sources import HISTORIES, Record
+from arcbeam.page.sources import HISTORIES
 from arcbeam.streaming.status.history import (
     JOB_COUNTERS,
     JOB_GAUGES,
     RINGS,
-    STAGE_COUNTERS,
     History,
     Ring,
+    counted,
     in_all,
     job_record,
     sample_of,
     totals_of,
 )
-from arcbeam.streaming.status.records import status_from
+from arcbeam.streaming.status.records import Record
 from arcbeam.streaming.status.status import Status
-from arcbeam.streaming.status.words import committed_at, has_begun
 
 _POINTS: Final = 150
 _LOOK_SECONDS: Final = 5.0
@@ -59,12 +58,12 @@ class Newest:
         self._jobs: OrderedDict[str, _Seen] = OrderedDict()
         self._lock = threading.Lock()
 
-    def merged(self, id: str, record: Record, history: Record) -> Record:
+    def merged(self, id: str, status: Status, history: Record) -> Record:
         """Return a job's figures over time up to a status, which becomes their newest point.
 
         Args:
             id: of the job.
-            record: its status.
+            status: of the job.
             history: as its source has it.
 
         Returns:
@@ -73,10 +72,10 @@ class Newest:
         """
         with self._lock:
             known = self._jobs.get(id)
-            if known is None or known.micro_batch != record["micro_batch"]:
-                if (status := status_from(record)) is None or not has_begun(record):
+            if known is None or known.micro_batch != status.micro_batch:
+                if not status.has_begun:
                     return history
-                known = self._after(known, status, committed_at(record))
+                known = self._after(known, status, status.committed)
             seen = self._jobs[id] = known
             self._jobs.move_to_end(id)
             while len(self._jobs) > HISTORIES:
@@ -88,7 +87,7 @@ class Newest:
         if seen.time <= written:
             return history
         # The driver has not written yet what it did until the page looked.
-        is_same = (record.get("driver") or {}).get("since", written) < written
+        is_same = status.driver is not None and status.driver.since < written
         merged = []
         for ring in newest["rings"]:
             width, before = ring["width"], rings.get(ring["width"], ())
@@ -104,7 +103,7 @@ class Newest:
         if seen is None or not 0 < time - seen.time <= _LOOK_SECONDS * 1e6:
             # Only of its newest micro-batch it is known what happened.
             before = {
-                of.stage: [of.total.get(name, 0) - of.micro_batch.get(name, 0) for name in STAGE_COUNTERS]
+                of.stage: [new - gained for new, gained in zip(counted(of.total), counted(of.micro_batch), strict=True)]
                 for of in status.stages
             }
             rings = tuple(Ring(width, _POINTS) for width, _ in RINGS)

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from arcbeam.console.progressline import JobProgress, StageProgress
+from arcbeam.console.progressline import JobProgress, StageProgress, summed
 from arcbeam.errors import ArcbeamError, JobCancelledError, PublishRefusedError
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
@@ -138,10 +138,8 @@ class BatchRun:
 
     def progress(self) -> JobProgress:
         """Return the progress of the run; callable from any thread."""
-        stages = self.stages()
-        running = tuple(stage.stage for stage in stages if stage.state == "running")
-        elements, tasks = sum(stage.elements for stage in stages), sum(stage.tasks for stage in stages)
-        return JobProgress(running or self._running, elements, tasks)
+        found = summed(self.stages())
+        return replace(found, stages=found.stages or self._running)
 
     def stages(self) -> list[StageProgress]:
         """Return the progress of each stage, in the plan's order; callable from any thread, also after the end."""

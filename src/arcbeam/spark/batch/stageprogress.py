@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from arcbeam.console.progressline import StageProgress
+from arcbeam.console.progressline import StageProgress, StageState
 from arcbeam.model.plan import Plan, Routing, Stage
 from arcbeam.model.rows import BundleReport
 from arcbeam.spark.batch.rounds import Rounds
@@ -94,12 +94,13 @@ class StageTasks:
         ended = self._earlier.get(id, 0) + sum(pulse.state is TaskState.ENDED for pulse in now)
         unreported = [pulse for pulse in now if (pulse.stage, pulse.attempt) not in reported]
         if id in self._ran:
-            state, ended = "done", of
+            state, ended = StageState.DONE, of
         elif live:
             over = ended >= of and not stage.splittable
-            state = "waiting" if not now and not ended else "done" if over else "running"
+            begun = StageState.DONE if over else StageState.RUNNING
+            state = begun if now or ended else StageState.WAITING
         else:
-            state = "running" if id in self._tasks else "waiting"
+            state = StageState.RUNNING if id in self._tasks else StageState.WAITING
         return StageProgress(
             stage.name,
             state,
@@ -120,8 +121,7 @@ class StageTasks:
             progress: when it ended.
             failed: ids of the stages with errors.
         """
-        ends = {"running": "stopped", "waiting": "not run"}
         return [
-            replace(each, state="failed" if stage.id in failed else ends.get(each.state, each.state))
+            replace(each, state=StageState.FAILED if stage.id in failed else each.state.at_end())
             for stage, each in zip(self._plan.stages, progress, strict=True)
         ]

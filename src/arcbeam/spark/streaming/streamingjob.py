@@ -73,16 +73,15 @@ from arcbeam.streaming.status.activity import Activity
 from arcbeam.streaming.status.status import (
     Status,
     StatusAt,
-    as_record,
     at_moment,
-    in_words,
+    late_of,
     total_state_metrics,
-    undone,
     with_driver,
     with_trouble,
 )
 from arcbeam.streaming.status.taskheartbeats import Heard
 from arcbeam.streaming.status.tries import ATTEMPT, deadly_try, failed_try
+from arcbeam.streaming.status.words import in_words, undone
 from arcbeam.translate.teststream import events_of
 
 _LOG = logging.getLogger("arcbeam.streaming")
@@ -358,12 +357,10 @@ class StreamRun(Sinks, Watch):
     def _left(self) -> str:
         """Return what a draining job still has to do; "" if it does not drain."""
         status = self.status() if self._mode is Mode.DRAINING else None
-        return "" if status is None else undone(as_record(status))
+        return "" if status is None else undone(status)
 
-    def _record(self, reports: Sequence[BundleReport], left: str) -> dict[str, Any]:
+    def _record(self, status: Status, reports: Sequence[BundleReport], left: str) -> dict[str, Any]:
         """Return a micro-batch's log line for programs; times are microseconds since 1970."""
-        status = self.status()
-        assert status is not None
         return {
             "pipeline": self._plan.name,
             "job": self._job,
@@ -371,7 +368,7 @@ class StreamRun(Sinks, Watch):
             "time": status.time,
             "seconds": {**status.seconds, "commit": round(self.commit_seconds, 4)},
             "elements": sum(report.elements_in for report in reports),
-            "late": sum(stage.micro_batch["late"] for stage in status.stages if stage.micro_batch),
+            "late": late_of(status),
             "rate": status.rate,
             "backlog": status.backlog,
             **total_state_metrics(status),
@@ -429,9 +426,9 @@ class StreamRun(Sinks, Watch):
         if reports:
             left = self._left()
             line = f"{line}; draining: {left}" if left else line
-            if _LOG.isEnabledFor(logging.INFO):
-                record = self._record(reports, left)
-                _LOG.info("%s", f"{self._plan.name}: {line}, {in_words(record)}" if watched() else json.dumps(record))
+            if _LOG.isEnabledFor(logging.INFO) and (status := self.status()) is not None:
+                for_people = f"{self._plan.name}: {line}, {in_words(status)}"
+                _LOG.info("%s", for_people if watched() else json.dumps(self._record(status, reports, left)))
             self._listener.streaming(line)
         for report in reports:
             self._listener.reported(report)

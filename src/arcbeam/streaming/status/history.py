@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf, isnan, nan
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from arcbeam.engine.protocol.reports import NO_COUNTS, Counts
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.sizes import threshold
 from arcbeam.store.log.historyfile import Chunk, HistoryEvent, StoredHistory
 from arcbeam.streaming.status.status import PARTS, Status, at_moment
+from arcbeam.streaming.status.words import COUNTERS
 
 RINGS: Final = ((1_000_000, 600), (10_000_000, 720), (300_000_000, 2016))
 """Microseconds of a point, and the number of points, of each resolution."""
@@ -33,7 +36,8 @@ JOB_GAUGES: Final = (
 )
 JOB_COUNTERS: Final = ("micro_batches", *PARTS)
 STAGE_GAUGES: Final = ("input", "output", "backlog", "restrictions", "state_bytes", "held")
-STAGE_COUNTERS: Final = ("read", "written", "late")
+STAGE_COUNTERS: Final = ("read", "written", *COUNTERS)
+_COUNTED: Final = attrgetter(*STAGE_COUNTERS)
 _TIMES: Final = frozenset({"watermark", "input", "output"})
 
 Floats = NDArray[np.float64]
@@ -188,9 +192,14 @@ class History:
         return StoredHistory(rings, tuple(self.events))
 
 
+def counted(counts: Counts | None) -> tuple[float, ...]:
+    """Return the counters of `STAGE_COUNTERS`; what was not counted is 0."""
+    return tuple(map(float, _COUNTED(counts or NO_COUNTS)))
+
+
 def totals_of(status: Status) -> dict[str, tuple[float, ...]]:
     """Return each stage's counters since the job began."""
-    return {of.stage: tuple(float(of.total.get(name, 0)) for name in STAGE_COUNTERS) for of in status.stages}
+    return {of.stage: counted(of.total) for of in status.stages}
 
 
 def sample_of(status: Status, time: int, before: Mapping[str, Sequence[float]], parts: Mapping[str, float]) -> Sample:
@@ -248,11 +257,7 @@ def history_record(stored: StoredHistory) -> dict[str, Any]:
     A ring has its `width` and its `points`, oldest first: `time` (of its beginning), `job` and `stages` (by name). A
     gauge is [least, greatest, last], a counter a number, `held` a text; None: unknown.
     """
-    rings = [
-        {"width": width, "points": [point for chunk in chunks for point in points_of(chunk)]}
-        for width, chunks in stored.rings
-    ]
-    return {"rings": rings, "events": [asdict(event) for event in stored.events]}
+    return _record(stored, points_of)
 
 
 def job_record(stored: StoredHistory) -> dict[str, Any]:
@@ -260,8 +265,12 @@ def job_record(stored: StoredHistory) -> dict[str, Any]:
 
     Of hundreds of stages the whole record has millions of values.
     """
+    return _record(stored, _totals_of)
+
+
+def _record(stored: StoredHistory, points: Callable[[Chunk], Iterator[dict[str, Any]]]) -> dict[str, Any]:
     rings = [
-        {"width": width, "points": [point for chunk in chunks for point in _totals_of(chunk)]}
+        {"width": width, "points": [point for chunk in chunks for point in points(chunk)]}
         for width, chunks in stored.rings
     ]
     return {"rings": rings, "events": [asdict(event) for event in stored.events]}

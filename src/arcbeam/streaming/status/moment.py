@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from arcbeam.model.commits import CommitMode
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Duration
 from arcbeam.store.manifest.values import ENDED
 
 RATE_WINDOW: Final = Duration(60_000_000)
@@ -18,7 +18,7 @@ CLOCK_REACHES: Final = "the clock reaches "
 """Begins what releases a hold that waits for the clock alone."""
 DUE_NOW: Final = "the next micro-batch ends: it processes what is due"
 """Releases a hold that the clock has released."""
-STOPPED: Final = frozenset(map(str, (*ENDED, CommitMode.SUSPENDED)))
+STOPPED: Final = ENDED | {CommitMode.SUSPENDED}
 """The modes of jobs without a driver: their clock stands at their last commit."""
 
 
@@ -39,27 +39,3 @@ def rate(elements: int, window: Duration | None, since: int) -> float | None:
             so long, and the rate falls.
     """
     return round(elements * 1e6 / max(window, since), 3) if window else None
-
-
-def is_due(released_when: str, due: int | None, clock: int) -> bool:
-    """Return whether the clock has released a hold: what has held the watermark runs in the next micro-batch.
-
-    Args:
-        released_when: see there. A restriction that is polled is also due by the clock, but waits for something else.
-        due: when it is due.
-        clock: the time by the clock.
-    """
-    return released_when.startswith(CLOCK_REACHES) and due is not None and due <= clock
-
-
-def committed_at(time: Timestamp, committed: Timestamp | None, *, scripted: bool) -> Timestamp:
-    """Return when the newest manifest was committed, by its driver's clock.
-
-    Args:
-        time: the recorded time of the manifest: the start of its micro-batch.
-        committed: when the newest micro-batch was committed; None: unknown. A later opening has only a recorded time.
-        scripted: whether a TestStream sets the recorded time.
-    """
-    if committed is None:
-        return time
-    return committed if scripted else max(time, committed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import StrEnum
 from math import ceil
 from typing import Final
 
@@ -29,13 +30,35 @@ _SOON: Final = Duration(10_000_000)
 """A restriction that waits no longer than this by the clock is polled; one that waits longer has deferred itself."""
 
 
+class CauseKind(StrEnum):
+    """What holds a watermark."""
+
+    RESTRICTION = "restriction"
+    TIMER = "timer"
+    SIDE_INPUT = "side input"
+    ELEMENTS = "elements"
+    STATE = "state"
+    SCRIPT = "script"
+    OBSERVER = "observer"
+    SHUTDOWN = "shutdown"
+    NOT_REPORTED = "not reported"
+    FAILURE = "failure"
+    """The next micro-batch fails and is tried again."""
+    DRIVER = "driver"
+    """The driver does not progress."""
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether it is no watermark's, but keeps the job from progressing."""
+        return self in (CauseKind.FAILURE, CauseKind.DRIVER)
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """A cause that holds watermarks.
 
     Attributes:
-        kind: "restriction", "timer", "side input", "elements", "state", "script", "observer", "shutdown",
-            "failure" (the next micro-batch fails and is retried), "not reported", or "driver": it does not progress.
+        kind: of what holds them.
         stage: its stage; "" for the driver. Of a failure: the transform, "" if unknown.
         shard: its shard; None: all shards of the stage.
         name: the name of the restriction, timer, side input, state or observer; "" if it has none.
@@ -52,17 +75,17 @@ class Cause:
         about: the whole element of the restriction, of which `text` has the beginning; "" if it has none.
     """
 
-    kind: str
+    kind: CauseKind
     stage: str
-    shard: int | None
-    name: str
-    key: str | None
     time: Timestamp
     since: Since | None
-    due: Timestamp | None
-    by_clock: bool
     text: str
     released_when: str
+    shard: int | None = None
+    name: str = ""
+    key: str | None = None
+    due: Timestamp | None = None
+    by_clock: bool = False
     stages: tuple[str, ...] = ()
     decides: bool = True
     about: str = ""
@@ -81,7 +104,7 @@ class Reasons:
         self._stages = {of.name: of for of in snapshot.stages}
         self._marks, self._times, self._now = marks, marks.times(), now
         self._nearest: Nearest = {}
-        self._causes: dict[tuple[str, int | None, str, str, str | None], tuple[Cause, list[str]]] = {}
+        self._causes: dict[tuple[str, int | None, CauseKind, str, str | None], tuple[Cause, list[str]]] = {}
 
     def add(self, stage: StageSnapshot) -> str:
         """Add the causes that hold a stage's watermarks; return the chain that holds its input, "" if there is none."""
@@ -120,11 +143,11 @@ class Reasons:
 
     def _without(self, cause: Cause, waiting: Sequence[str]) -> str:
         """Return how others could proceed without the cause: for sources, which may be idle."""
-        if cause.kind not in ("observer", "restriction"):
+        if cause.kind not in (CauseKind.OBSERVER, CauseKind.RESTRICTION):
             return ""
         text = ""
         paths = (of for output in self._stages[cause.stage].observed.values() for of in all_observers(output))
-        if cause.kind == "restriction" and any(
+        if cause.kind is CauseKind.RESTRICTION and any(
             of.policy is Policy.MIN and of.idle_after is None and of.shared is None for of in paths
         ):
             text = "; or set idle_after of WithWatermark: then the watermark does not wait for an idle source"
@@ -166,7 +189,7 @@ class Reasons:
         until = min((each.until for each in stage.awaited if str(each.port) == of.subject), default=None)
         window = "its window ends" if until is None else f"its watermark passes {shown_time(until)}"
         return self._made(
-            "side input",
+            CauseKind.SIDE_INPUT,
             link,
             held.shard,
             f"elements in shard {held.shard} wait for a side input ({deeper})",
@@ -178,7 +201,7 @@ class Reasons:
         match cause:
             case ShardHold(hold, shard) if self._is_caught_up(link, hold):
                 what = f"restrictions in shard {shard} of {link.stage!r} have no backlog, and their watermark advances"
-                return self._made("restriction", link, shard, what, "they are processed again, which is soon")
+                return self._made(CauseKind.RESTRICTION, link, shard, what, "they are processed again, which is soon")
             case ShardHold(hold, shard):
                 kind, what, released_when = self._held(link, hold, shard)
                 made = self._made(kind, link, shard, what, released_when, _called(hold), hold.key, hold.release)
@@ -187,13 +210,15 @@ class Reasons:
                 known = "nothing" if latest is None else shown_time(latest)
                 what = f"its watermark comes from '{observer.name}' and the other inputs of that: {known}"
                 released_when = "one of these inputs passes that time, or all of them end"
-                return self._made("observer", link, None, what, released_when, observer.name)
+                return self._made(CauseKind.OBSERVER, link, None, what, released_when, observer.name)
             case Observed(observer, latest, unconfirmed):
                 what, released_when = self._observed(link, observer, latest, unconfirmed)
-                return self._made("observer", link, None, what, released_when, observer.name)
+                return self._made(CauseKind.OBSERVER, link, None, what, released_when, observer.name)
             case Unreported(shard):
                 released_when = "the first micro-batch of this driver, which runs at once"
-                return self._made("not reported", link, shard, f"shard {shard} has not reported yet", released_when)
+                return self._made(
+                    CauseKind.NOT_REPORTED, link, shard, f"shard {shard} has not reported yet", released_when
+                )
 
     def _observed(
         self, link: Link, observer: Observer, latest: Timestamp | None, unconfirmed: Sequence[Timestamp]
@@ -245,7 +270,7 @@ class Reasons:
 
     def _made(
         self,
-        kind: str,
+        kind: CauseKind,
         link: Link,
         shard: int | None,
         what: str,
@@ -254,34 +279,23 @@ class Reasons:
         key: str | None = None,
         release: Release | None = None,
     ) -> Cause:
-        since = self._since(link)
-        return Cause(
-            kind,
-            link.stage,
-            shard,
-            name,
-            key,
-            link.time,
-            since,
-            release.at if release else None,
-            bool(release and release.by_clock),
-            f"{self._at(link)}: {what}",
-            released_when,
-        )
+        text, since = f"{self._at(link)}: {what}", self._since(link)
+        due, by_clock = (release.at, release.by_clock) if release else (None, False)
+        return Cause(kind, link.stage, link.time, since, text, released_when, shard, name, key, due, by_clock)
 
-    def _held(self, link: Link, hold: Hold, shard: int) -> tuple[str, str, str]:
+    def _held(self, link: Link, hold: Hold, shard: int) -> tuple[CauseKind, str, str]:
         """Return the kind, what holds, and what would release it."""
         stage, key = self._stages[link.stage], "" if hold.key is None else f" of key {hold.key!r}"
         # The text begins with the watermark, which has the stage's name.
         where = f"in shard {shard}"
         match hold.kind:
             case HolderKind.RESIDUAL | HolderKind.RUNNING:
-                return "restriction", *self._restriction(stage, hold, where)
+                return CauseKind.RESTRICTION, *self._restriction(stage, hold, where)
             case HolderKind.TIMER:
-                return "timer", *self._timer(link, hold, f"timer '{_called(hold)}'{key} {where}")
+                return CauseKind.TIMER, *self._timer(link, hold, f"timer '{_called(hold)}'{key} {where}")
             case HolderKind.SCRIPT:
                 return (
-                    "script",
+                    CauseKind.SCRIPT,
                     f"the events of TestStream {link.stage!r} have not advanced the watermark further",
                     "one of its events advances the watermark",
                 )
@@ -290,12 +304,12 @@ class Reasons:
                 if passed(self._times.inputs[link.stage], hold.time):
                     released_when = "the next micro-batch processes them"
                 wait = "wait" if hold.kind is HolderKind.BUFFERED else "waits"
-                return "elements", f"{hold} {wait} {where}", released_when
+                return CauseKind.ELEMENTS, f"{hold} {wait} {where}", released_when
             case HolderKind.BLOCKED:
-                return "side input", f"{hold} waits {where}", "the side input is ready"
+                return CauseKind.SIDE_INPUT, f"{hold} waits {where}", "the side input is ready"
             case HolderKind.UNPREPARED:
                 return (
-                    "shutdown",
+                    CauseKind.SHUTDOWN,
                     f"{link.stage!r} has yet to prepare to shut down",
                     "the job ends, or is drained",
                 )
@@ -304,7 +318,7 @@ class Reasons:
                 released_when = (
                     f"the window's pane fires, or its trigger finishes; the stage's input watermark is at {now}"
                 )
-                return "state", f"held by {hold} {where}", released_when
+                return CauseKind.STATE, f"held by {hold} {where}", released_when
 
     def _input(self, link: Link) -> str:
         return f"the input watermark of {link.stage!r} (now {shown_time(self._times.inputs[link.stage])})"

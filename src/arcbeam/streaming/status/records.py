@@ -1,4 +1,4 @@
-"""A status from its record, as another process or a folder gives it.
+"""A status, or the progress of a bounded job, from its record, as another process gives it.
 
 Owns the way back from `arcbeam.streaming.status.status.as_record`. Records of other versions may have more fields, or
 less.
@@ -6,52 +6,93 @@ less.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
+from arcbeam.console.progressline import BatchProgress, StageProgress, StageState
+from arcbeam.engine.protocol.reports import Counts
+from arcbeam.engine.state.statemetrics import StateMetrics
+from arcbeam.errors import SetupError
+from arcbeam.model.commits import CommitMode
 from arcbeam.store.log.drivernote import DriverNote
-from arcbeam.streaming.status.reasons import Cause
+from arcbeam.store.log.endnote import EndNote
+from arcbeam.streaming.status.reasons import Cause, CauseKind
+from arcbeam.streaming.status.recentcounts import Mark
 from arcbeam.streaming.status.snapshot import Since
 from arcbeam.streaming.status.status import OutputStatus, StageStatus, Status
 
 T = TypeVar("T")
+Record = Mapping[str, Any]
+Parts = Mapping[str, Callable[[Any], Any]]
 
 
-def status_from(record: Mapping[str, Any]) -> Status | None:
-    """Return the status that a record describes; None if it lacks fields of this version."""
+def parsed(kind: type[T], record: Record) -> T | None:
+    """Return the value that a record describes; None if it lacks fields of this version, or has unknown values.
+
+    Args:
+        kind: `Status` or `BatchProgress`.
+        record: it may have more fields, or lack those that have a default.
+    """
     try:
-        stages = [
-            _made(
-                StageStatus,
-                stage,
-                input_since=_since(stage["input_since"]),
-                outputs=tuple(_made(OutputStatus, out, since=_since(out["since"])) for out in stage["outputs"]),
-                blocked=tuple(stage.get("blocked", ())),
-                state_largest=tuple((shard, size) for shard, size in stage.get("state_largest", ())),
-            )
-            for stage in record["stages"]
-        ]
-        causes = [
-            _made(Cause, cause, since=_since(cause["since"]), stages=tuple(cause.get("stages", ())))
-            for cause in record["causes"]
-        ]
-        driver = record.get("driver")
-        return _made(
-            Status,
-            record,
-            stages=tuple(stages),
-            causes=tuple(causes),
-            driver=None if driver is None else _made(DriverNote, driver),
-        )
-    except (KeyError, TypeError):
+        return _made(kind, record)
+    except (KeyError, TypeError, ValueError):
         return None
 
 
-def _since(record: Mapping[str, Any] | None) -> Since | None:
-    return None if record is None else _made(Since, record)
+def status_from(record: Record) -> Status:
+    """Return the status that a record describes.
+
+    Raises:
+        SetupError: it is of another version.
+    """
+    if (status := parsed(Status, record)) is None:
+        raise SetupError("the status is of another version of arcbeam", "use the version of the job")
+    return status
 
 
-def _made(kind: type[T], record: Mapping[str, Any], **more: Any) -> T:
+def _made(kind: type[T], record: Record) -> T:
     # As `dataclasses.fields`, which makes a new tuple for each of hundreds of records.
-    known = kind.__dataclass_fields__  # type: ignore[attr-defined]  # a dataclass
-    return kind(**{**{name: value for name, value in record.items() if name in known}, **more})
+    known, parts = kind.__dataclass_fields__, _PARTS.get(kind, {})  # type: ignore[attr-defined]  # a dataclass
+    values = {name: value for name, value in record.items() if name in known}
+    return kind(**values | {name: parts[name](values[name]) for name in parts if name in values})
+
+
+def _one(kind: type[Any]) -> Callable[[Any], Any]:
+    return lambda record: _made(kind, record) if record else None
+
+
+def _each(kind: type[Any]) -> Callable[[Any], Any]:
+    return lambda records: tuple(_made(kind, record) for record in records)
+
+
+def _by_level(record: Record) -> dict[int, int]:
+    # The names of JSON's objects are texts.
+    return {int(level): size for level, size in record.items()}
+
+
+_PARTS: Final[Mapping[type[Any], Parts]] = {
+    Status: {
+        "mode": CommitMode,
+        "stages": _each(StageStatus),
+        "causes": _each(Cause),
+        "state_bytes": _by_level,
+        "state_entries": _by_level,
+        "driver": _one(DriverNote),
+        "ended": _one(EndNote),
+    },
+    StageStatus: {
+        "input_since": _one(Since),
+        "outputs": _each(OutputStatus),
+        "micro_batch": _one(Counts),
+        "total": _one(Counts),
+        "recent": lambda record: Mark(**record) if record else None,
+        "kept": _one(StateMetrics),
+        "blocked": tuple,
+        "state_largest": lambda pairs: tuple(map(tuple, pairs)),
+    },
+    OutputStatus: {"since": _one(Since)},
+    Cause: {"kind": CauseKind, "since": _one(Since), "stages": tuple},
+    BatchProgress: {"stages": _each(StageProgress)},
+    StageProgress: {"state": StageState},
+}
+"""How fields are parsed that are no values of JSON."""

@@ -7,14 +7,13 @@ an entry for each stage, not for each shard or key. Must not know how it is show
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any, Final
 
 from arcbeam import documents
 from arcbeam.engine.protocol.layout import Layout
-from arcbeam.engine.protocol.reports import Awaited, Counts, StageReport
+from arcbeam.engine.protocol.reports import COUNTED, Awaited, Counts, StageReport
 from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics, together
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
@@ -22,6 +21,7 @@ from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
 from arcbeam.model.observers import Observer, ObserverPaths, Policy
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.store.manifest.values import Kind, Manifest
+from arcbeam.streaming.status.plain import plain
 from arcbeam.streaming.status.recentcounts import Mark, mark_of, remembered
 
 VERSION: Final = 1
@@ -342,17 +342,10 @@ def _locals(of: StageSnapshot) -> dict[int, Local]:
 
 
 def _sum(counts: Iterable[Counts]) -> Counts:
-    return Counts(*map(sum, zip(*map(_COUNTED, counts), strict=True)))
-
-
-_NAMES: Final = tuple(of.name for of in fields(Counts))
-_COUNTED: Final = attrgetter(*_NAMES)
+    return Counts(*map(sum, zip(*map(COUNTED, counts), strict=True)))
 
 
 # The JSON format.
-
-_FIGURES: Final = tuple(of.name for of in fields(StateMetrics))
-_OF_KEPT: Final = attrgetter(*_FIGURES)
 
 _PLAIN: Final = ("name", "shards", "live", "size", "next_event", "next_due", "leftover")
 
@@ -367,18 +360,13 @@ def _record(of: StageSnapshot) -> dict[str, Any]:
             [each.shard, each.sort, each.output, _what(each.what), each.waits_for and _port(each.waits_for), each.quiet]
             for each in of.limits
         ],
-        "micro_batch": _counts(of.micro_batch),
-        "total": _counts(of.total),
+        "micro_batch": plain(of.micro_batch),
+        "total": plain(of.total),
         "awaited": [[_port(each.port), each.until] for each in of.awaited],
-        "kept": _kept(of.kept),
+        "kept": {name: value for name, value in plain(of.kept).items() if value},
         "observed": {output: _ways(ways) for output, ways in of.observed.items()},
         "recent": of.recent,
     }
-
-
-def _kept(kept: StateMetrics) -> dict[str, Any]:
-    """Return the nonzero figures."""
-    return {name: value for name, value in zip(_FIGURES, _OF_KEPT(kept), strict=True) if value}
 
 
 def _ways(ways: ObserverPaths) -> list[Any]:
@@ -427,10 +415,6 @@ def _port(port: Port) -> list[str]:
     return [port.stage, port.output]
 
 
-def _counts(counts: Counts) -> dict[str, int]:
-    return dict(zip(_NAMES, _COUNTED(counts), strict=True))
-
-
 def _what(what: Hold) -> list[Any]:
     release = what.release and [what.release.at, what.release.by_clock]
     return [what.time, what.name, what.kind.name, what.output, what.key, release, what.about, what.size, what.reason]
@@ -446,17 +430,13 @@ def _stage(record: dict[str, Any]) -> StageSnapshot:
             Limit(shard, Sort(sort), output, _what_of(*what), Port(*port) if port else None, quiet)
             for shard, sort, output, what, port, quiet in record["limits"]
         ),
-        micro_batch=_counts_of(record["micro_batch"]),
-        total=_counts_of(record["total"]),
+        micro_batch=Counts(**record["micro_batch"]),
+        total=Counts(**record["total"]),
         awaited=tuple(Awaited(Port(*port), Timestamp(until)) for port, until in record["awaited"]),
         kept=StateMetrics(**record["kept"]),
         observed={output: _ways_of(ways) for output, ways in record["observed"].items()},
         recent=tuple(Mark(*mark) for mark in record["recent"]),
     )
-
-
-def _counts_of(record: Mapping[str, int]) -> Counts:
-    return Counts(**record)
 
 
 def _what_of(

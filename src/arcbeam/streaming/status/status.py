@@ -13,28 +13,29 @@ from operator import attrgetter
 from statistics import median_low
 from typing import Any, Final
 
+from arcbeam.engine.protocol.reports import Counts
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.model.commits import CommitMode
-from arcbeam.model.timestamps import Duration, Timestamp, behind_shown
+from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.store.log.drivernote import DriverNote
+from arcbeam.store.log.endnote import EndNote
 from arcbeam.store.log.troublenote import Trouble
 from arcbeam.store.manifest.values import ENDED, Kind, Manifest
 from arcbeam.streaming.driverstate import progress_of, times_of
 from arcbeam.streaming.status import moment
 from arcbeam.streaming.status.plain import plain
-from arcbeam.streaming.status.reasons import Cause, Reasons
-from arcbeam.streaming.status.recentcounts import gained
+from arcbeam.streaming.status.reasons import Cause, CauseKind, Reasons
+from arcbeam.streaming.status.recentcounts import Mark, gained
 from arcbeam.streaming.status.snapshot import Since, snapshot_of
-from arcbeam.streaming.status.words import backlog_shown
-
-_SHOWN: Final = 4
-"""The maximum of items of remaining work in a line."""
 
 LARGEST: Final = 16
 """Of how many shards a status says the size of a stage's state."""
 
 PARTS: Final = ("seconds", "plan", "spark", "user", "commit")
 """The measured parts of a micro-batch: the whole without its commit, then its parts in order."""
+
+_NOTHING: Final = Mark(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,10 @@ class StageStatus:
         input_since: when the input watermark reached its value; None if it was not stored.
         outputs: its outputs.
         why: the chain from its input watermark to what holds it, in a line; "" if nothing does.
-        micro-batch, total: its counters in the newest micro-batch, and since the job began.
+        micro_batch, total: its counters in the newest micro-batch, and since the job began; None: not counted yet.
         read_rate, written_rate, made_rate: elements per second that it reads, outputs, and that its source emits; see
             `moment.rate`.
-        recent: its counters in `Status.window`: `read`, `written` and `made`.
+        recent: its counters in `Status.window`; None: not counted yet.
         bytes_in: its input in the micro-batch.
         restrictions: the number of restrictions that are not done.
         backlog: their total size, in their DoFns' own units.
@@ -86,8 +87,7 @@ class StageStatus:
         state_shards: the number of shards with rows of it.
         state_median: the bytes of the median of these.
         state_largest: the numbers and bytes of up to `LARGEST` of these, the largest first.
-        kept: the size of its state: `keys`, and the fields of `arcbeam.engine.state.statemetrics.StateMetrics`; None if
-            it was not counted.
+        kept: the size of its state; None if it was not counted.
     """
 
     stage: str
@@ -97,8 +97,8 @@ class StageStatus:
     input_since: Since | None
     outputs: tuple[OutputStatus, ...]
     why: str = ""
-    micro_batch: Mapping[str, Any] = field(default_factory=dict)
-    total: Mapping[str, Any] = field(default_factory=dict)
+    micro_batch: Counts | None = None
+    total: Counts | None = None
     bytes_in: int = 0
     restrictions: int = 0
     backlog: float = 0.0
@@ -115,8 +115,13 @@ class StageStatus:
     read_rate: float | None = None
     written_rate: float | None = None
     made_rate: float | None = None
-    recent: Mapping[str, int] = field(default_factory=dict)
-    kept: Mapping[str, Any] | None = None
+    recent: Mark | None = None
+    kept: StateMetrics | None = None
+
+    @property
+    def earliest(self) -> Timestamp:
+        """The earliest watermark of the stage: that of its input, or of an output that is held."""
+        return min((self.input, *(out.watermark for out in self.outputs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +152,13 @@ class Status:
         committed: when the newest manifest was committed, by its driver's clock.
         scripted: whether the script of a TestStream moves the job's clock: `time` is the script's.
         window: the time before the newest commit of which rates are; None: unknown.
+        folder: that keeps the job's state; "": none, or unknown.
+        ended: how its driver failed or was cancelled; None if it did not.
+        job_graph: whether the folder has a job graph; None: unknown, as only the folder says it.
     """
 
     micro_batch: int
-    mode: str
+    mode: CommitMode
     time: Timestamp
     watermark: Timestamp
     behind: Duration | None
@@ -166,16 +174,47 @@ class Status:
     due: Timestamp | None = None
     driver: DriverNote | None = None
     name: str = ""
-    committed: Timestamp | None = None
+    committed: Timestamp = field(kw_only=True)
     scripted: bool = False
     window: Duration | None = None
+    folder: str = ""
+    ended: EndNote | None = None
+    job_graph: bool | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self.ended is not None or self.mode in ENDED
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the job is suspended."""
+        return self.mode is CommitMode.SUSPENDED
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a micro-batch has been committed: a driver's opening of its folder is none."""
+        return bool(self.micro_batch) and self.elapsed is not None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no driver runs the job any more: its clock stands at its last commit."""
+        return self.ended is not None or self.mode in moment.STOPPED
+
+    def clock(self, now: int) -> int:
+        """Return the time by the job's clock: that of a TestStream is its script's.
+
+        Args:
+            now: the time by the clock.
+        """
+        return self.time if self.scripted else self.committed if self.is_stopped else now
 
 
 def with_driver(status: Status, note: DriverNote | None) -> Status:
     """Return a status with the driver's activity; what keeps the driver from progressing is a cause."""
     if note is None or not note.trouble:
         return replace(status, driver=note)
-    cause = Cause("driver", "", None, "", None, status.watermark, None, None, False, note.trouble, note.released_when)
+    cause = Cause(CauseKind.DRIVER, "", status.watermark, None, note.trouble, note.released_when)
     return replace(status, driver=note, causes=(cause, *status.causes))
 
 
@@ -189,81 +228,51 @@ def with_trouble(status: Status, trouble: Trouble | None) -> Status:
     elif trouble.stage not in why:
         why += f", in transform '{trouble.stage}'"
     cause = Cause(
-        kind="failure",
-        stage=trouble.stage,
-        shard=None,
-        name="",
-        key=None,
-        time=status.watermark,
-        since=Since(number, trouble.time),
-        due=None,
-        by_clock=False,
-        text=f"micro-batch {number}: {why}, since micro-batch {number} ({shown_time(trouble.time)})",
-        released_when="a try of the micro-batch succeeds; the job fails after the last try",
+        CauseKind.FAILURE,
+        trouble.stage,
+        status.watermark,
+        Since(number, trouble.time),
+        f"micro-batch {number}: {why}, since micro-batch {number} ({shown_time(trouble.time)})",
+        "a try of the micro-batch succeeds; the job fails after the last try",
         stages=tuple(stage.stage for stage in status.stages),
     )
     return replace(status, causes=(cause, *status.causes))
 
 
 def as_record(status: Status) -> dict[str, Any]:
-    """Return a status as JSON values; times are microseconds since 1970."""
-    found: dict[str, Any] = plain(status)
+    """Return a status as JSON values; times are microseconds since 1970. What only a folder says may be missing."""
+    found: dict[str, Any] = plain(replace(status, stages=()))
+    found["stages"] = tuple(map(stage_record, status.stages))
+    if not status.folder:
+        del found["folder"]
+    if status.job_graph is None:
+        del found["ended"], found["job_graph"]
     return found
+
+
+def stage_record(stage: StageStatus) -> dict[str, Any]:
+    """Return a stage as JSON values, as in the record of its job."""
+    found: dict[str, Any] = plain(stage)
+    found |= {name: found[name] or {} for name in ("micro_batch", "total")}
+    found["recent"] = stage.recent._asdict() if stage.recent else {}
+    if stage.kept is not None:
+        found["kept"] = {"keys": stage.kept.keys, **found["kept"]}
+    return found
+
+
+def late_of(status: Status) -> int:
+    """Return how many elements the newest micro-batch dropped because they were too late."""
+    return sum(stage.micro_batch.late for stage in status.stages if stage.micro_batch)
 
 
 def total_state_metrics(status: Status) -> dict[str, int]:
     """Return the numbers of keys, timers and waiting elements over all stages that count them."""
     kept = [stage.kept for stage in status.stages if stage.kept is not None]
-    names = {"keys": ("keys",), "timers": ("event_timers", "clock_timers"), "waiting": ("blocked", "ordered")}
-    return {name: sum(each[of] for each in kept for of in fields) for name, fields in names.items()}
-
-
-def undone(record: Mapping[str, Any]) -> str:
-    """Return the remaining work of a draining job at its newest micro-batch, in a line; "" if it is unknown.
-
-    Args:
-        record: a status as JSON values; that of another version may have fewer.
-    """
-    doing: list[str] = []
-    for stage in record.get("stages", ()):
-        name, micro_batch = repr(stage["stage"]), stage.get("micro_batch") or {}
-        if live := stage.get("restrictions"):
-            doing.append(f"{live} restriction(s) of {name} not done (size {backlog_shown(stage['backlog'])})")
-        if shards := stage.get("leftover"):
-            doing.append(f"{name} has more work than fits into a micro-batch, in {shards} shard(s)")
-        if fired := micro_batch.get("fired"):
-            doing.append(f"{fired:,} timer(s) of {name} fired")
-        elif waits := [stage[at] for at in ("next_event", "next_due") if stage.get(at) is not None]:
-            doing.append(f"{name} waits until {shown_time(min(waits))}")
-        if stage.get("blocked"):
-            doing.append(f"elements of {name} are blocked until {stage['blocked'][0]}")
-    more = [f"and {len(doing) - _SHOWN} more"] if len(doing) > _SHOWN else []
-    # The cause of a watermark names the restriction or timer.
-    causes = (each for each in record.get("causes", ()) if each.get("text") and each.get("decides", True))
-    cause = next((each["text"].partition(": ")[2] for each in causes), "")
-    return "; ".join([*doing[:_SHOWN], *more, *([cause] if cause else [])])
-
-
-def drain_line(record: Mapping[str, Any]) -> str:
-    """Return that a job drains, and its remaining work; "" if it does not drain."""
-    if record["mode"] != CommitMode.DRAINING:
-        return ""
-    return f"the job drains, and then ends; left: {undone(record) or 'nothing but its end'}"
-
-
-def in_words(figures: Mapping[str, Any]) -> str:
-    """Return the figures in the progress line of a micro-batch, other than its elements and watermark."""
-    micros = figures["behind"]
-    lag = "" if micros is None else f", {behind_shown(micros / 1e6)}"
-    rate = "" if figures["rate"] is None else f", {figures['rate']:,.0f} elements/s"
-    counts = {
-        "late": figures["late"],
-        "keys": figures["keys"],
-        "timers": figures["timers"],
-        "waiting": figures["waiting"],
+    return {
+        "keys": sum(of.keys for of in kept),
+        "timers": sum(of.event_timers + of.clock_timers for of in kept),
+        "waiting": sum(of.blocked + of.ordered for of in kept),
     }
-    there = "".join(f", {count:,} {name}" for name, count in counts.items() if count)
-    return f"backlog {backlog_shown(figures['backlog'])}{rate}{lag}{there}"
 
 
 def status_of(manifest: Manifest, name: str = "") -> Status:
@@ -281,7 +290,8 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
     elapsed = None if snapshot.before is None else Duration(snapshot.time - snapshot.before)
     figures = snapshot.figures
     scripted = bool(figures.get("scripted"))
-    committed = moment.committed_at(manifest.time, _timestamp(figures.get("committed")), scripted=scripted)
+    # An opening has only a recorded time. That of a micro-batch is its start, if it is not a script's.
+    committed = figures.get("committed", manifest.time) if scripted else max(manifest.time, figures.get("committed", 0))
     left: Mapping[str, Mapping[str, Any]] = figures.get("outputs", {})
     state = _by_stage(manifest)
     stages = []
@@ -296,12 +306,14 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
             )
             for out in of.outputs
         )
-        status = StageStatus(
-            of.stage, levels.get(of.stage, 0), of.upstream, of.input, stage.input if stage else None, outputs
-        )
         rows, sizes = state.get(of.stage, (0, {}))
-        status = replace(
-            status,
+        status = StageStatus(
+            of.stage,
+            levels.get(of.stage, 0),
+            of.upstream,
+            of.input,
+            stage.input if stage else None,
+            outputs,
             state_rows=rows,
             state_bytes=sum(sizes.values()),
             state_shards=len(sizes),
@@ -312,10 +324,10 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
             status = replace(
                 status,
                 why="" if manifest.mode in ENDED else reasons.add(stage),
-                micro_batch=plain(stage.micro_batch),
-                total=plain(stage.total),
-                recent=gained(stage.total, stage.recent, len(snapshot.recent))._asdict(),
-                kept={"keys": stage.kept.keys, **plain(stage.kept)},
+                micro_batch=stage.micro_batch,
+                total=stage.total,
+                recent=gained(stage.total, stage.recent, len(snapshot.recent)),
+                kept=stage.kept,
                 bytes_in=sum(left.get(port.stage, {}).get(port.output, (0, 0))[1] for port in stage.reads),
                 restrictions=stage.live,
                 backlog=stage.size,
@@ -335,7 +347,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
     window = Duration(committed - snapshot.recent[0]) if snapshot.recent else None
     found = Status(
         manifest.micro_batch,
-        str(manifest.mode),
+        manifest.mode,
         manifest.time,
         watermark,
         None,
@@ -364,36 +376,35 @@ def at_moment(status: Status, now: int) -> Status:
         status: of a job.
         now: the time by the clock. The clock of a job with a TestStream is the script's.
     """
-    committed = status.time if status.committed is None else status.committed
-    now = committed if status.mode in moment.STOPPED else now
-    clock = status.time if status.scripted else now
-    window, since = status.window, max(0, now - committed)
+    clock = status.clock(now)
+    now = status.committed if status.is_stopped else now
+    window, since = status.window, max(0, now - status.committed)
 
     def of(stage: StageStatus) -> StageStatus:
-        counts: Mapping[str, int] = stage.recent
+        read, written, made = stage.recent or _NOTHING
         return replace(
             stage,
             behind=moment.watermark_gap(stage.input, clock),
-            read_rate=moment.rate(counts.get("read", 0), window, since),
-            written_rate=moment.rate(counts.get("written", 0), window, since),
-            made_rate=moment.rate(counts.get("made", 0), window, since),
+            read_rate=moment.rate(read, window, since),
+            written_rate=moment.rate(written, window, since),
+            made_rate=moment.rate(made, window, since),
         )
 
-    runs = status.mode == CommitMode.RUNNING
+    runs = status.mode is CommitMode.RUNNING
     return replace(
         status,
         causes=tuple(_cause_at(cause, clock) if runs else cause for cause in status.causes),
         behind=moment.watermark_gap(status.watermark, clock),
-        rate=moment.rate(sum(stage.recent.get("made", 0) for stage in status.stages), window, since),
+        rate=moment.rate(sum((stage.recent or _NOTHING).made for stage in status.stages), window, since),
         stages=tuple(map(of, status.stages)),
     )
 
 
 def _cause_at(cause: Cause, clock: int) -> Cause:
     """Return a cause that does not wait for a time in the past."""
-    return (
-        replace(cause, released_when=moment.DUE_NOW) if moment.is_due(cause.released_when, cause.due, clock) else cause
-    )
+    # A restriction that is polled is due by the clock, too, but waits for something else.
+    is_due = cause.due is not None and cause.due <= clock and cause.released_when.startswith(moment.CLOCK_REACHES)
+    return replace(cause, released_when=moment.DUE_NOW) if is_due else cause
 
 
 class StatusAt:
@@ -413,10 +424,6 @@ class StatusAt:
         if made is None or made[0] is not head:
             made = self._made = head, status_of(head, self._name)
         return made[1]
-
-
-def _timestamp(value: Any) -> Timestamp | None:
-    return None if value is None else Timestamp(int(value))
 
 
 def _due(manifest: Manifest, stages: Sequence[StageStatus]) -> Timestamp | None:
