@@ -63,8 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     areas = tomllib.loads(_CONTRACTS.read_text(encoding="utf-8"))["area"]
     known = {id for area in areas for id in area["contracts"]}
     for item in items:
-        # Tests with a Kafka broker run in the same process: it is started once.
-        if {"spark", "broker"}.intersection(getattr(item, "fixturenames", ())):
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
         for marker in item.iter_markers("contract"):
             unknown = set(marker.args) - known

@@ -60,6 +60,7 @@ class SplitDefault(suites.FnApiSplit):
     variant = suites.DEFAULT
 
 
+@pytest.mark.long
 class SplitNoFusion(suites.FnApiSplit):
     variant = suites.NO_FUSION
 

@@ -107,6 +107,7 @@ def test_random_port_is_unknown() -> None:
     assert address(ui_port="0") == ""
 
 
+@pytest.mark.long
 def test_page_of_a_real_session_is_found() -> None:
     done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=300)
     found, real = done.stdout.split()

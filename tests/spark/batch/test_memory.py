@@ -29,7 +29,6 @@ def checked(*arguments: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.mark.spark
 @pytest.mark.contract("BAT-01", "BAT-02")
 @pytest.mark.parametrize("what", [("hot",), pytest.param(("twice", "iter", "multimap"), marks=pytest.mark.long)])
 def test_data_beyond_memory(what: tuple[str, ...]) -> None:

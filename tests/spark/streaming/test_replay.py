@@ -21,7 +21,7 @@ import pytest
 from arcbeam.spark.session.java import require_java
 from simulator.__main__ import seeds_of
 from simulator.scenario.kinds import TRIGGERS
-from tests.spark.streaming.replay.choosing import AMONG, THERE_IS, has, seeds
+from tests.spark.streaming.replay.choosing import AMONG, FEW, THERE_IS, has, seeds
 from tests.spark.streaming.replay.running import chosen, replay, replay_suspended
 from tests.spark.streaming.replay.windows import SDKS_TRIGGERS
 
@@ -31,7 +31,9 @@ _ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.usefixtures("spark")
 @pytest.mark.contract("ENG-01", "ENG-02", "ENG-03", "ENG-05", "ENG-06", "ENG-08", "ENG-11", "ENG-12", "ENG-13")
 @pytest.mark.contract("SDF-02", "SDF-04", "SDF-10", "SDF-11", "STORE-01", "STORE-05")
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.long] if n >= FEW else []) for n, seed in enumerate(seeds())]
+)
 def test_output_on_spark_satisfies_the_simulator(seed: int, tmp_path: Path) -> None:
     replay(seed, tmp_path)
 
@@ -66,7 +68,7 @@ def test_output_on_spark_connect_satisfies_the_simulator() -> None:
 
 
 def test_expressible_pipelines_are_replayed() -> None:
-    there = {what for seed in seeds() for what in has(seed)}
+    there = {what for seed in seeds()[:FEW] for what in has(seed)}
     assert [what for what in THERE_IS if what not in there] == []
 
 

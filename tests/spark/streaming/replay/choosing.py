@@ -1,4 +1,4 @@
-"""The seeds that every test run replays: few and small pipelines that together contain everything expressible.
+"""The seeds that tests replay: few and small pipelines that together contain everything expressible.
 
 Owns what can be expressed. Must not know how it is built.
 """
@@ -18,6 +18,8 @@ from tests.spark.streaming.replay.running import cancelled_behind, chosen, dies_
 AMONG = range(200)
 """The candidates."""
 HOW_MANY = 20
+FEW = 15
+"""The number of first ones that contain everything that can be expressed."""
 WAYS = ("end", "expiration", "clock", "clock or expiration", "each", "drawers", "order")
 """Ways to keep elements that the SDK can express."""
 THERE_IS: Sequence[object] = (
