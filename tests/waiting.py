@@ -66,10 +66,8 @@ def until(
         time.sleep(_INTERVAL_SECONDS)
 
 
-def while_running(
-    result: Any, condition: Callable[[], object], what: str = "", *, seconds: float = 5 * SECONDS
-) -> None:
-    """Wait until a condition is true while a job runs, which must not end before.
+def while_running(result: Any, condition: Callable[[], T | None], what: str = "", *, seconds: float = 5 * SECONDS) -> T:
+    """Return the first true value of a condition while a job runs, which must not end before.
 
     Args:
         result: the result of the job.
@@ -78,6 +76,7 @@ def while_running(
         seconds: the deadline.
     """
     deadline = Deadline(what, seconds)
-    while not condition():
+    while not (found := condition()):
         assert result.wait_until_finish(20) == "RUNNING", f"the job ended before: {what}"
         deadline.check()
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from arcbeam.store.log.requests import Answer, AnswerKind, RequestKind
 from arcbeam.streaming.status.folder import status_in
 from tests.page import samples
 from tests.page.test_app import BASE, EVIL, Fixed, client, job  # noqa: F401  # a fixture
+from tests.waiting import until
 
 pytestmark = pytest.mark.contract("PAGE-04")
 
@@ -97,11 +97,16 @@ def fields(text: str) -> dict[str, str]:
     return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', text))
 
 
-def result(page: TestClient, address: str, until: str) -> str:
-    deadline = time.monotonic() + 10
-    while until not in (text := page.get(address).text):
-        assert time.monotonic() < deadline, text
-    return text
+def result(page: TestClient, address: str, expected: str) -> str:
+    return until(lambda: text if expected in (text := page.get(address).text) else None, expected)
+
+
+def ended_operation(operations: Operations, number: str) -> Operation:
+    def found() -> Operation | None:
+        of = operations.get(number)
+        return None if of is None or of.state == "running" else of
+
+    return until(found, f"the end of {number}")
 
 
 @pytest.mark.parametrize("what", EVERY)
@@ -129,9 +134,7 @@ def test_request_that_a_page_shows_does_not_change() -> None:
     operations.begin("1", "a", RequestKind.DRAIN, call)
     shown = operations.get("1")
     go.set()
-    deadline = time.monotonic() + 10
-    while (ended := operations.get("1")) is None or ended.state == "running":
-        assert time.monotonic() < deadline
+    ended = ended_operation(operations, "1")
     assert (ended.state, ended.text) == ("done", "done so")
     assert shown is not None
     assert (shown.state, shown.text) == ("running", "")
@@ -147,20 +150,14 @@ def test_request_that_has_ended_does_not_begin_again(refused: bool) -> None:
             raise RequestRefusedError("the job drains")
         return "done so"
 
-    def ended(number: str) -> Operation:
-        deadline = time.monotonic() + 10
-        while (found := operations.get(number)) is None or found.state == "running":
-            assert time.monotonic() < deadline
-        return found
-
     operations.begin("1", "a", RequestKind.DRAIN, call)
-    first = ended("1")
+    first = ended_operation(operations, "1")
     assert first.state == ("refused" if refused else "done")
     operations.begin("1", "a", RequestKind.DRAIN, call)
     assert operations.get("1") is first
     # Another form is another request, of the same kind, too.
     operations.begin("2", "a", RequestKind.DRAIN, call)
-    assert ended("2") == first
+    assert ended_operation(operations, "2") == first
     assert calls == ["call", "call"]
 
 
@@ -175,9 +172,7 @@ def test_forgotten_request_does_not_begin_again() -> None:
     sent = [numbers[0], *numbers[2:]]
     for number in sent:
         operations.begin(number, "a", RequestKind.DRAIN, call)
-        deadline = time.monotonic() + 10
-        while operations.get(number) == Operation(RequestKind.DRAIN, "a"):
-            assert time.monotonic() < deadline
+        ended_operation(operations, number)
     assert operations.get(numbers[0]) is None
     # The second was never sent, but nothing can tell.
     for number in numbers[:2]:
@@ -360,10 +355,8 @@ def test_request_to_folder_is_answered_by_its_driver(job: FolderBlobs) -> None: 
     page = client(source)
     form = fields(page.get(f"/job/{listed.id}/control/savepoint").text) | {"name": "before"}
     address = page.post(f"/job/{listed.id}/control/savepoint", data=form, headers=ORIGIN).headers["location"]
-    deadline = time.monotonic() + 10
-    while not (waiting := requests.waiting(job)):
-        assert time.monotonic() < deadline
-    asked = requests.read(job, waiting[0])
+    (waiting, *_) = until(lambda: requests.waiting(job), "the request")
+    asked = requests.read(job, waiting)
     assert asked is not None
     assert (asked.what, asked.savepoint) == (RequestKind.SAVEPOINT, "before")
     requests.answer(job, asked.id, Answer(AnswerKind.REFUSED, "it has no state"))

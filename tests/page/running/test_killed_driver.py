@@ -19,6 +19,7 @@ from arcbeam.page.sources import FolderSource
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.streaming.status import words
 from arcbeam.streaming.status.folder import status_in
+from tests.waiting import until
 
 LATEST = 5.0
 """Seconds, as the page promises."""
@@ -47,9 +48,11 @@ def test_killed_driver_is_reported_soon_after_it_is_overdue(tmp_path: Path, monk
     source = FolderSource([blobs])
     (job,) = source.jobs()
     with PageServer(source, PageSettings(insecure=True)) as server:
-        while not (found := source.job(job.id)) or found.status is None or not found.status.micro_batch:
-            assert driver.poll() is None
-            time.sleep(0.1)
+        until(
+            lambda: (found := source.job(job.id)) and found.status and found.status.micro_batch,
+            "the first micro-batch",
+            process=driver,
+        )
         address = f"{server.address}job/{job.id}"
         with urllib.request.urlopen(address, timeout=20) as page:
             text = page.read().decode()

@@ -26,6 +26,7 @@ from arcbeam.streaming.status.reasons import Cause
 from arcbeam.streaming.status.status import Status
 from tests.monitoring.collector import collector, spans_of
 from tests.offsets import WholeUpTo
+from tests.waiting import while_running
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.contract("WM-06", "OPS-02")]
 
@@ -155,8 +156,7 @@ def stuck(folder: Path, build: Callable[[beam.Pipeline], Any], is_it: Callable[[
         return found if waits else None
 
     try:
-        while (cause := known(result.status())) is None:
-            assert result.wait_until_finish(50) == "RUNNING"
+        cause = while_running(result, lambda: known(result.status()))
         reported = [_status(folder)]
     finally:
         result.cancel()
@@ -298,9 +298,13 @@ def test_job_serves_metrics_and_logs_and_traces_micro_batches(tmp_path: Path, ca
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(options))
         _ = grouped(numbers(p, "Meter"))
         result = p.run()
+
+        def passed() -> Status | None:
+            status = result.status()
+            return status if status is not None and status.watermark >= 8_000_000 else None
+
         try:
-            while (status := result.status()) is None or status.watermark < 8_000_000:
-                assert result.wait_until_finish(50) == "RUNNING"
+            status = while_running(result, passed)
             (address,) = (m.split()[-1] for m in caplog.messages if re.search(r"Prometheus.* http://\S+$", m))
             with urllib.request.urlopen(address) as page:
                 lines = page.read().decode().splitlines()

@@ -29,6 +29,7 @@ from arcbeam import ArcbeamRunner
 from tests.notes import note, noted
 from tests.offsets import Endless
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -276,8 +277,7 @@ def test_throttled_service_is_retried_while_watermarks_advance(
         tens = answers | beam.WindowInto(window.FixedWindows(10)) | beam.WithKeys(0) | beam.GroupByKey()
         _ = tens | beam.Map(lambda pair, to: note(sorted(pair[1]), to), str(out))
         result = p.run()
-        while sorted(noted(out)) != expected[:2]:
-            assert result.wait_until_finish(50) == "RUNNING"
+        while_running(result, lambda: sorted(noted(out)) == expected[:2])
         feed(source, 40, end=True)
         assert result.wait_until_finish() == "DONE"
     assert sorted(noted(out)) == expected

@@ -16,6 +16,7 @@ from arcbeam.errors import UserCodeError
 from tests.ends import Tells, TellsAndCounts, called
 from tests.notes import note, noted
 from tests.spark.streaming.fed import fed, feed
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -49,8 +50,7 @@ class Job:
         """Submit a job and wait until it has read `count` numbers."""
         feed(self.source, count)
         result = self.submit()
-        while len(noted(self.read)) < count:
-            assert result.wait_until_finish(50) == "RUNNING"
+        while_running(result, lambda: len(noted(self.read)) >= count)
         return result
 
     def results(self) -> dict[str, int]:

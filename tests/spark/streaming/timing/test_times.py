@@ -20,6 +20,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_newest
 from tests.notes import note, noted
 from tests.offsets import Endless
+from tests.waiting import while_running
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -149,8 +150,7 @@ def test_no_micro_batch_runs_while_nothing_is_due(tmp_path: Path) -> None:
     _ = looks | beam.WithKeys(0) | beam.WindowInto(window.FixedWindows(10)) | beam.GroupByKey()
     result = p.run()
     try:
-        while not noted(notes):
-            result.wait_until_finish(100)
+        while_running(result, lambda: noted(notes))
         micro_batches = -1
         # The last micro-batch may still send results; then the job sleeps.
         while (now := _micro_batches(state)) != micro_batches:
