@@ -227,7 +227,7 @@ _FIGURES = (
         "The elements of the last minute, divided by its length. The last minute ends with the newest commit. "
         "It begins with a commit that is 60 to 70 s older, or with the one before it if micro-batches are "
         "longer. It is shorter after the start of a driver. If no micro-batch is committed for longer than "
-        "that, the rate falls.",
+        "that, the rate falls. It is unknown without a driver.",
     ),
     (
         "rate of the job",

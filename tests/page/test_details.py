@@ -225,9 +225,9 @@ def test_label_of_a_job_does_not_depend_on_other_jobs(job: FolderBlobs) -> None:
     early, later = (replace(twin, label=label, state="RUNNING") for label in ("b at h", "b at h, in /b"))
     labels = [
         set(re.findall(r'job="([^"]*)"', exposition(Fixed(*jobs))))
-        for jobs in ((one,), (one, twin), (one, early), (one, later))
+        for jobs in ((one,), (one, twin), (one, early), (one, later), (replace(later, where="/b"),))
     ]
-    assert labels == [{"twin (/a)"}, {"twin (/a)", "twin (/b)"}, *[{"twin (/a)", "twin (b)"}] * 2]
+    assert labels == [{"twin (/a)"}, {"twin (/a)", "twin (/b)"}, *[{"twin (/a)", "twin (b)"}] * 2, {"twin (/b)"}]
 
 
 def test_counters_of_a_service_are_metrics() -> None:

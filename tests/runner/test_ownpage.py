@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from typing import Any
@@ -12,6 +13,9 @@ from apache_beam.metrics import monitoring_infos
 
 from arcbeam.errors import JobNotFoundError
 from arcbeam.model.rows import LogLine
+from arcbeam.monitoring.prometheus import label_of
+from arcbeam.page.exposition import exposition
+from arcbeam.page.services import ServiceSource
 from arcbeam.runner.job import Message
 from arcbeam.runner.ownpage import OwnService, details_of
 from arcbeam.runner.stagelog import StageLog
@@ -61,6 +65,16 @@ def test_job_of_this_process_says_when_it_started() -> None:
     assert service.details("count-1", False) == {**entry, "progress": {"stages": []}}
     with pytest.raises(JobNotFoundError, match="count-2"):
         service.details("count-2")
+
+
+@pytest.mark.parametrize(("folder", "label"), [("/jobs/a", "count (/jobs/a)"), ("", "count")])
+def test_metrics_have_the_label_that_metrics_address_shows(folder: str, label: str) -> None:
+    class Kept(Bounded):
+        def snapshot(self, whole: bool) -> dict[str, Any]:
+            return {"progress": None, "status": None, "folder": folder}
+
+    text = exposition(ServiceSource(OwnService(Kept(), {}), "this process"))  # type: ignore[arg-type]
+    assert set(re.findall(r'job="([^"]*)"', text)) == {label} == {label_of(Kept.name, folder)}
 
 
 @pytest.mark.parametrize("of_folder", [False, True])

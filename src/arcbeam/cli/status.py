@@ -42,6 +42,7 @@ from arcbeam.streaming.status.words import (
     shown,
     silent,
     state_of,
+    without_driver,
 )
 
 if TYPE_CHECKING:
@@ -203,7 +204,8 @@ def _job_lines(status: Status) -> Iterator[str]:
         yield drains
     if status.seconds:
         yield f"the micro-batch took {status.seconds['seconds']:.2f} s: {parts_in_words(status)}"
-    rate = "unknown" if status.rate is None else f"{status.rate:,.0f} elements/s"
+    unknown = "–" if without_driver(status) else "unknown"
+    rate = unknown if status.rate is None else f"{status.rate:,.0f} elements/s"
     state = sum(status.state_bytes.values()), sum(status.state_entries.values())
     yield (
         f"rate {rate}; backlog: {status.restrictions} restriction(s) of size {backlog_shown(status.backlog)}; "

@@ -43,7 +43,7 @@ from arcbeam.page.views import JobRow
 from arcbeam.streaming.status.headline import causes_of, error_of, stopped
 from arcbeam.streaming.status.records import Record
 from arcbeam.streaming.status.status import Status, stage_record
-from arcbeam.streaming.status.words import driver_line
+from arcbeam.streaming.status.words import driver_line, without_driver
 
 _HERE: Final = Path(__file__).parent
 
@@ -237,7 +237,7 @@ class Pages:
             # The headline says it of a silent driver.
             "driver": "" if stopped(status) else driver_line(status),
             "why": error_of(status),
-            "quiet": bool(views.without_driver(status)),
+            "quiet": bool(without_driver(status)),
             "graph": None if graph is None else graph.shown(status, self._source.tasks(found.id)),
             "ids": {} if graph is None else graph.stages,
             "newest": charts.newest_of(history, span),
@@ -299,7 +299,7 @@ class Pages:
             "row": row,
             # Without contact, nothing is known now of the stage of a job that ran.
             "contact": not states.is_unknown(found),
-            "quiet": bool(views.without_driver(status)),
+            "quiet": bool(without_driver(status)),
             "stage": page,
             "log": followed,
             "before": before,

@@ -29,12 +29,11 @@ from arcbeam.page.access.security import FormTokens, form_of
 from arcbeam.page.live import Shown
 from arcbeam.page.sources import Control, Listed, Savepoints, Source
 from arcbeam.page.states import is_live
-from arcbeam.page.views import without_driver
 from arcbeam.store.log.jobname import resume_command
 from arcbeam.store.log.requests import RequestKind
 from arcbeam.store.log.savepoints import path_of, split_path
 from arcbeam.streaming.status.moment import STOPPED
-from arcbeam.streaming.status.words import has_job_graph, shown, silent
+from arcbeam.streaming.status.words import has_job_graph, shown, silent, without_driver
 
 FOREIGN: Final = "this form is not of this page, or the page was restarted; nothing was done"
 """Refuses a form."""

@@ -34,7 +34,8 @@ def _jobs(source: Source) -> Iterator[Exposed]:
     for each in [job for job in source.jobs() if _wanted(job)]:
         name = each.name or (each.status.name if each.status else "")
         # SUBTLE: the label of a job with a service gets the job's folder later.
-        label, up = label_of(name, each.id if each.state else each.label), _is_up(each)
+        place = (each.id if each.state else each.label) if each.where is None else each.where
+        label, up = label_of(name, place), _is_up(each)
         # The list has no stages. Without a driver, old figures would look like present ones.
         if not up or (found := source.job(each.id)) is None:
             yield Exposed(label, up=up)

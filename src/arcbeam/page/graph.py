@@ -11,11 +11,11 @@ from typing import Final
 
 from arcbeam.console.progressline import BatchProgress
 from arcbeam.explain import LivePicture, as_live_svg, plan_of
-from arcbeam.page.views import gap_text, stage_with, without_driver
+from arcbeam.page.views import gap_text, stage_with
 from arcbeam.streaming.status.headline import failing, headline_of
 from arcbeam.streaming.status.records import Record
 from arcbeam.streaming.status.status import StageStatus, Status
-from arcbeam.streaming.status.words import backlog_shown, bytes_shown
+from arcbeam.streaming.status.words import backlog_shown, bytes_shown, without_driver
 
 PREFIX: Final = "g-"
 """Of the ids of all elements of a graph."""

@@ -263,6 +263,7 @@ class ServiceSource(Source):
             why=entry["error"],
             progress=entry["progress"],
             silent=self._clock() - self._heard if self._failure else None,
+            where=entry.get("where"),
         )
 
     def _folder(self, entry: Record) -> DurableBlobs | None:

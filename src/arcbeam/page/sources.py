@@ -59,6 +59,7 @@ class Listed:
         progress: of a bounded job; None for other jobs.
         silent: all of this is from this many seconds ago, and since then there is no contact with its service; None: it
             is of now.
+        where: what its metrics show as its place; None: its folder, or its id at its job server.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Listed:
     why: str = ""
     progress: BatchProgress | None = None
     silent: float | None = None
+    where: str | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return the job as JSON values. Its status has the name `record`."""

@@ -11,12 +11,12 @@ from typing import Final
 
 from arcbeam.engine.protocol.reports import NO_COUNTS
 from arcbeam.model.plan import Plan
-from arcbeam.page.views import Cell, gap, spark_page, stage_with, without_driver
+from arcbeam.page.views import Cell, gap, spark_page, stage_with
 from arcbeam.streaming.status.headline import Headline, causes_of, failing, headline_of, stopped
 from arcbeam.streaming.status.reasons import Cause, CauseKind
 from arcbeam.streaming.status.records import Record
 from arcbeam.streaming.status.status import OutputStatus, StageStatus, Status
-from arcbeam.streaming.status.words import COUNTERS, backlog_shown, bytes_shown, shown
+from arcbeam.streaming.status.words import COUNTERS, backlog_shown, bytes_shown, shown, without_driver
 
 Fact = tuple[str, str]
 """A name, and what is known of it in words; or why it is unknown."""

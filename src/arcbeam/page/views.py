@@ -28,11 +28,10 @@ from arcbeam.streaming.status.words import (
     bytes_shown,
     clock,
     gap_of,
-    overdue_line,
     parts_in_words,
     shown,
-    silent,
     state_of,
+    without_driver,
 )
 
 _AHEAD: Final = 60.0
@@ -268,15 +267,6 @@ def rate_cell(rate: float | None) -> Cell:
     return Cell(f"{number} element{'' if number == '1' else 's'}/s", "from sources, in the last minute")
 
 
-def without_driver(status: Status) -> str:
-    """Return why no driver runs a job; "" if one seems to run it."""
-    if status.is_over:
-        return "the job has ended"
-    if status.is_suspended:
-        return "the job is suspended"
-    return "no driver seems to be running the job" if silent(status) is not None or overdue_line(status) else ""
-
-
 def _rate(status: Status) -> Cell:
     why = without_driver(status)
     return Cell("–", why) if why else rate_cell(status.rate)
@@ -311,10 +301,9 @@ def _catches_up(status: Status, growth: float | None) -> Cell:
 
 
 def _lag(status: Status) -> Cell:
-    """Return how far a job is behind. What was true at its last micro-batch grows old without a driver."""
+    """Return how far a job is behind; the hint says why no driver runs it."""
     found, why = gap(status, status.watermark), without_driver(status)
-    fixed = ("at the beginning", "at the end")
-    return Cell("–", f"{why}; {found.hint}") if why and found.text not in fixed else found
+    return found._replace(hint=f"{why}; {found.hint}") if why else found
 
 
 def gap(status: Status, watermark: int) -> Cell:

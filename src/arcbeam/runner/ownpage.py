@@ -123,7 +123,9 @@ class OwnService:
     def _entry(self, *, whole: bool) -> dict[str, Any]:
         job = self._job
         entry = {"id": job.id, "name": job.name, "state": job.state, "changed": self._began, "error": ""}
-        return {**entry, "started": self._began, **job.snapshot(whole)}
+        found = job.snapshot(whole)
+        # As at --metrics_address: the id is another one after each start of a driver.
+        return {**entry, "started": self._began, **found, "where": found.get("folder", "")}
 
     def ask(self, what: RequestKind, id: str, savepoint: str, seconds: float, /) -> str:
         """Request a savepoint or a suspension, and wait for it."""

@@ -15,7 +15,8 @@ from arcbeam.store.log.drivernote import driver_note_of
 from arcbeam.store.log.endnote import note_of
 from arcbeam.store.log.jobname import kept_name
 from arcbeam.store.log.troublenote import trouble_of
-from arcbeam.streaming.status.status import Status, at_moment, status_of, with_driver, with_trouble
+from arcbeam.streaming.status.status import Status, at_moment, status_of, with_driver, with_trouble, without_rates
+from arcbeam.streaming.status.words import without_driver
 
 
 def status_in(blobs: DurableBlobs) -> Status:
@@ -32,4 +33,5 @@ def status_in(blobs: DurableBlobs) -> Status:
     name, note = kept_name(blobs, newest), note_of(blobs, newest)
     found = replace(status_of(newest, name), folder=str(blobs), ended=note, job_graph=bool(newest.job_graph))
     status = with_trouble(at_moment(found, round(time.time() * 1e6)), None if note else trouble_of(blobs, newest))
-    return with_driver(status, None if status.is_stopped else driver_note_of(blobs, newest))
+    status = with_driver(status, None if status.is_stopped else driver_note_of(blobs, newest))
+    return without_rates(status) if without_driver(status) else status

@@ -391,13 +391,20 @@ def at_moment(status: Status, now: int) -> Status:
         )
 
     runs = status.mode is CommitMode.RUNNING
-    return replace(
+    found = replace(
         status,
         causes=tuple(_cause_at(cause, clock) if runs else cause for cause in status.causes),
         behind=moment.watermark_gap(status.watermark, clock),
         rate=moment.rate(sum((stage.recent or _NOTHING).made for stage in status.stages), window, since),
         stages=tuple(map(of, status.stages)),
     )
+    return without_rates(found) if status.is_stopped else found
+
+
+def without_rates(status: Status) -> Status:
+    """Return the status of a job without a driver: nothing is processed, so rates are unknown."""
+    stages = (replace(stage, read_rate=None, written_rate=None, made_rate=None) for stage in status.stages)
+    return replace(status, rate=None, stages=tuple(stages))
 
 
 def _cause_at(cause: Cause, clock: int) -> Cause:

@@ -112,6 +112,15 @@ def _doing(status: Status, driver: DriverNote) -> str:
     return driver.doing if driver.time >= status.committed else ""
 
 
+def without_driver(status: Status) -> str:
+    """Return why no driver runs a job; "" if one seems to run it."""
+    if status.is_over:
+        return "the job has ended"
+    if status.is_suspended:
+        return "the job is suspended"
+    return "no driver seems to be running the job" if silent(status) is not None or overdue_line(status) else ""
+
+
 def overdue_line(status: Status) -> str:
     """Return the warning that no driver seems to run a job; "" if nothing is due, or the job has ended."""
     if (due := status.due) is None or overdue(status) is None:
