@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "flames"
 WORKS = ("map", "group", "count")
 OPTIMIZATIONS = ("value_chains", "loops", "record_lists", "folds", "batches", "bulk_values")
-"""Fields of `arcbeam.harness.operations.taskcontext.Settings` that are off in "before"."""
+"""Fields of `arcbeam.harness.operations.taskcontext.TaskSettings` that are off in "before"."""
 BELOW = "BoundedStage.run"
 """What a worker does with a task's rows."""
 

@@ -26,7 +26,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.harness.streaming.counters import Counters
-from arcbeam.options import LEAST_SHARDS
+from arcbeam.options import SHARDS_MIN
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.figures import Figure
@@ -67,7 +67,7 @@ def main() -> None:
         note(this, micro_batch, reports)
 
     Counters.ran = noted  # type: ignore[method-assign]
-    flags = ["--streaming", f"--spark_master={options.master}", f"--shards={LEAST_SHARDS}"]
+    flags = ["--streaming", f"--spark_master={options.master}", f"--shards={SHARDS_MIN}"]
     p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
     polls = Path(tempfile.mkdtemp(), "polls")
     _ = p | beam.Create([1 << 30]) | beam.ParDo(Polled(options.poll, options.warm, str(polls))) | beam.ParDo(Seen())

@@ -46,7 +46,7 @@ from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
-from arcbeam.engine.rows.keyspace import Kind, part
+from arcbeam.engine.rows.keyspace import RowKind, part
 from arcbeam.model.rows import key_hash
 from arcbeam.spark.streaming import cluster
 from arcbeam.store.blobs.backends import open_blobs
@@ -170,7 +170,7 @@ def seed(blobs: DurableBlobs, scratch: Path, keys: int) -> None:
     head, encode = log.head, FastPrimitivesCoder().get_impl().encode
     rows = {row: value for shard in head.shards for row, value in scan(blobs, shard.files)}
     known_key = part(encode(1))
-    (row, value), *more = ((row, value) for row, value in rows.items() if row[0] == Kind.KEYED and known_key in row)
+    (row, value), *more = ((row, value) for row, value in rows.items() if row[0] == RowKind.KEYED and known_key in row)
     assert not more, "a key must have one row"
     start, _, rest = row.partition(known_key)
     mine = [list[bytes]() for _ in range(head.shape.shards)]
@@ -179,11 +179,11 @@ def seed(blobs: DurableBlobs, scratch: Path, keys: int) -> None:
         mine[key_hash(key) % len(mine)].append(start + part(key) + rest)
     shards = []
     for shard in head.shards:
-        of_keys = [(row, value) for row, value in scan(blobs, shard.files) if row[0] == Kind.KEYED]
+        of_keys = [(row, value) for row, value in scan(blobs, shard.files) if row[0] == RowKind.KEYED]
         if not of_keys:
             shards.append(shard)
             continue
-        others = [(row, value) for row, value in scan(blobs, shard.files) if row[0] != Kind.KEYED]
+        others = [(row, value) for row, value in scan(blobs, shard.files) if row[0] != RowKind.KEYED]
         entries = heapq.merge(others, ((row, value) for row in sorted(mine[shard.shard])))
         written = Written(shard.level, shard.shard, head.micro_batch + 1, log.epoch, "seed", "snapshot")
         file = publish(

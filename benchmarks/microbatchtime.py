@@ -35,7 +35,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.harness.streaming.counters import Counters
-from arcbeam.options import LEAST_SHARDS
+from arcbeam.options import SHARDS_MIN
 from arcbeam.spark.streaming import cluster, dataframes
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=200)
     parser.add_argument("--warm", type=int, default=50)
     parser.add_argument("--master", default="local[2,4]")
-    parser.add_argument("--shards", type=int, default=LEAST_SHARDS)
+    parser.add_argument("--shards", type=int, default=SHARDS_MIN)
     parser.add_argument("--conf", action="append", default=[])
     parser.add_argument("--moves", action="store_true", help="the source's watermark moves in each micro-batch")
     parser.add_argument("--json", action="store_true")

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from arcbeam.engine.coordinator import scheduling
-from arcbeam.engine.coordinator.state import JobState
+from arcbeam.engine.coordinator.state import MachineState
 from arcbeam.engine.task.plainstage import SplittableLogic
 from arcbeam.engine.task.stagecontext import StageLogic
 from arcbeam.engine.task.stagerun import StageRun
@@ -23,8 +23,8 @@ from simulator.mistakes_of_the_store import Mutation
 
 def _wakes_at_once() -> AbstractContextManager[object]:
     """The coordinator requests a wake-up a microsecond later, instead of at the next due time."""
-    wait = JobState.wait
-    return patch.object(JobState, "wait", lambda self, moment: wait(self, min(moment, Timestamp(self.now + 1))))
+    wait = MachineState.wait
+    return patch.object(MachineState, "wait", lambda self, moment: wait(self, min(moment, Timestamp(self.now + 1))))
 
 
 def _runs_instead_of_waiting() -> AbstractContextManager[object]:

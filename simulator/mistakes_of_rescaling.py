@@ -14,7 +14,7 @@ from arcbeam.engine.rescaling import clocks
 from arcbeam.engine.rescaling.blocked import RescaledLots
 from arcbeam.engine.rescaling.clocks import RescaledClocks
 from arcbeam.engine.rescaling.windows import RescaledWindows
-from arcbeam.engine.rows.keyspace import Kind
+from arcbeam.engine.rows.keyspace import RowKind
 from arcbeam.model.timestamps import MAX_TIMESTAMP
 from simulator.mistakes_of_the_store import Mutation
 
@@ -49,7 +49,7 @@ def _without_key_ranges() -> AbstractContextManager[object]:
 
     def forgetting(self: RescaledClocks, had: int, shards: int, upstream: Any, put: Any) -> None:
         def put_others(shard: int, row: bytes, value: bytes) -> None:
-            if row[0] != Kind.KEY_RANGES:
+            if row[0] != RowKind.KEY_RANGES:
                 put(shard, row, value)
 
         init(self, had, shards, upstream, put_others)
@@ -61,7 +61,7 @@ def _watermarks_lost() -> AbstractContextManager[object]:
     take = RescaledClocks.take
 
     def ignoring(self: RescaledClocks, source: int, stage: int, row: bytes, value: bytes) -> None:
-        if row[0] != Kind.CLOCK:
+        if row[0] != RowKind.CLOCK:
             take(self, source, stage, row, value)
 
     return patch.object(RescaledClocks, "take", ignoring)

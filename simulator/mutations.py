@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from arcbeam.engine.coordinator import Event, JobMachine, JobStarted, Mode, committing, idling, machine
-from arcbeam.engine.coordinator.state import JobState
+from arcbeam.engine.coordinator.state import MachineState
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow
 from arcbeam.engine.grouping.sortedruns import SortedRuns
 from arcbeam.engine.grouping.windowbuffer import WindowBuffer
@@ -36,7 +36,7 @@ from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.engine.watermarks.observed import together
 from arcbeam.engine.watermarks.outlierfilter import OutlierDecision, without_outliers
 from arcbeam.engine.watermarks.sketches import with_more
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.observers import Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import Window
@@ -125,7 +125,7 @@ def _pending_forgotten() -> AbstractContextManager[object]:
 
 def _idle_at_the_beginning() -> AbstractContextManager[object]:
     """A shard without a row is treated as if no watermark had ever reached it."""
-    return patch.object(Times, "upstream_at", lambda self, stage: MIN_TIMESTAMP)
+    return patch.object(WatermarkTimes, "upstream_at", lambda self, stage: MIN_TIMESTAMP)
 
 
 def _numbered_on() -> AbstractContextManager[object]:
@@ -187,7 +187,7 @@ def _read_once() -> AbstractContextManager[object]:
 def _savepoint_forgotten() -> AbstractContextManager[object]:
     committed = committing.committed
 
-    def and_nothing_waits(state: JobState, proposal: Any) -> None:
+    def and_nothing_waits(state: MachineState, proposal: Any) -> None:
         committed(state, proposal)
         state.savepoints.clear()
 
@@ -332,10 +332,10 @@ def _never_begins() -> AbstractContextManager[object]:
 def _watermark_lowered() -> AbstractContextManager[object]:
     """The watermark of a stage falls to that of a source that has joined."""
 
-    def of_producers(self: Times, stage: str, producers: Iterable[Timestamp]) -> Timestamp:
+    def of_producers(self: WatermarkTimes, stage: str, producers: Iterable[Timestamp]) -> Timestamp:
         return min(producers, default=MAX_TIMESTAMP)
 
-    return patch.object(Times, "upstream_of", of_producers)
+    return patch.object(WatermarkTimes, "upstream_of", of_producers)
 
 
 def _takeover_checked_when_it_fails() -> AbstractContextManager[object]:

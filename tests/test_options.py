@@ -9,10 +9,10 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.errors import InvalidPipelineError
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model.plan import Plan
-from arcbeam.model.rows import MOST_SHARDS
+from arcbeam.model.rows import SHARDS_MAX
 from arcbeam.optimizations import OPTIMIZATIONS
 from arcbeam.options import ON_SIGTERM, ArcbeamOptions, given_as
 from arcbeam.runner.job import default_shards
@@ -35,7 +35,7 @@ def disabled(options: ArcbeamOptions) -> set[str]:
 
 def test_every_optimization_is_a_task_setting_or_of_the_plan() -> None:
     assert not disabled(ours())
-    defaults = Settings()
+    defaults = TaskSettings()
     assert {name: getattr(defaults, name) for name in OPTIMIZATIONS if name != "local_exchange"} == ours().optimizations
     assert ours("--local_exchange_kb=2").local_bytes == 2048
     assert ours("--local_exchange_kb=0").local_bytes == 0
@@ -130,11 +130,11 @@ def test_resume_options_need_a_checkpoint_folder() -> None:
 
 
 def test_number_of_shards_has_a_limit() -> None:
-    ours(f"--shards={MOST_SHARDS}").check()
-    with pytest.raises(InvalidPipelineError, match=f"--shards={MOST_SHARDS + 1}: a job has at most {MOST_SHARDS} "):
-        ours(f"--shards={MOST_SHARDS + 1}").check()
+    ours(f"--shards={SHARDS_MAX}").check()
+    with pytest.raises(InvalidPipelineError, match=f"--shards={SHARDS_MAX + 1}: a job has at most {SHARDS_MAX} "):
+        ours(f"--shards={SHARDS_MAX + 1}").check()
     for plan in (Plan("job", (), (), bounded=True), Plan("job", (), (), bounded=False)):
-        assert default_shards(plan, MOST_SHARDS + 1) == MOST_SHARDS
+        assert default_shards(plan, SHARDS_MAX + 1) == SHARDS_MAX
 
 
 def test_unreadable_value_is_refused_without_the_usage(capsys: pytest.CaptureFixture[str]) -> None:

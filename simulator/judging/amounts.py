@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 from arcbeam.engine.protocol.stagekinds import Grouped, StageSpec, Stateful
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.rows.keyspace import END, Kind, Section
+from arcbeam.engine.rows.keyspace import END, RowKind, Section
 from arcbeam.engine.state.cells import CellKind
 from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.model.plan import TimeDomain
 
 Row = tuple[bytes, bytes]
 
-_TIMERS = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING)
+_TIMERS = (RowKind.EVENT_HELD, RowKind.EVENT, RowKind.PROCESSING)
 _BAG = bytes((Section.CELL, CellKind.BAG))
 _RUNS = b"\xff"
 
@@ -27,19 +27,19 @@ def counted(spec: StageSpec, rows: Iterable[Row]) -> StateMetrics:
     kinds: dict[int, list[Row]] = {}
     for key, value in rows:
         kinds.setdefault(key[0], []).append((key[3:], value))
-    timers = [(Kind(kind), key[8]) for kind in _TIMERS for key, _ in kinds.get(kind, ())]
-    blocked = [each for key, value in kinds.get(Kind.BLOCKED, ()) for each in _blocked(key, value)]
-    ordered = [value for _, value in kinds.get(Kind.SORTED, ())]
+    timers = [(RowKind(kind), key[8]) for kind in _TIMERS for key, _ in kinds.get(kind, ())]
+    blocked = [each for key, value in kinds.get(RowKind.BLOCKED, ()) for each in _blocked(key, value)]
+    ordered = [value for _, value in kinds.get(RowKind.SORTED, ())]
     ends = sum(rank for _, rank in timers)
-    grouped, runs = kinds.get(Kind.GROUPING, ()), set[tuple[bytes, bytes]]()
+    grouped, runs = kinds.get(RowKind.GROUPING, ()), set[tuple[bytes, bytes]]()
     for key, value in grouped:
         if key.startswith(_RUNS):
             runs |= _of_run(key, value)
     return StateMetrics(
         len(runs) + sum(_is_record(key) for key, _ in grouped) if isinstance(spec.kind, Grouped) else ends,
-        _cells(key for key, _ in kinds.get(Kind.KEYED, ())) if _without_ends(spec) else {},
-        sum(kind is not Kind.PROCESSING and not rank for kind, rank in timers),
-        sum(kind is Kind.PROCESSING for kind, _ in timers),
+        _cells(key for key, _ in kinds.get(RowKind.KEYED, ())) if _without_ends(spec) else {},
+        sum(kind is not RowKind.PROCESSING and not rank for kind, rank in timers),
+        sum(kind is RowKind.PROCESSING for kind, _ in timers),
         len(blocked),
         len(ordered),
         sum(map(len, blocked)) - 8 * len(blocked) + sum(map(len, ordered)),

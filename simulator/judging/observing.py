@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil, floor, ulp
 from typing import NamedTuple
 
-from arcbeam.model.observers import CONFIRMED_BY, MOST, Policy
+from arcbeam.model.observers import CONFIRMED_BY, UNCONFIRMED_MAX, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.manifest.values import Manifest
 from simulator.judging.firing import MicroBatchRun
@@ -134,7 +134,7 @@ class Observations:
 def _believed(times: Iterable[Timestamp], jump: int) -> Timestamp:
     """Return the end of the last chain of times that is long enough; the minimum if there is none."""
     ordered = sorted(set(times))
-    if len(ordered) >= MOST:
+    if len(ordered) >= UNCONFIRMED_MAX:
         raise Broken(f"{len(ordered)} times: more than this can judge")
     latest, length = MIN_TIMESTAMP, 0
     for at, time in enumerate(ordered):

@@ -19,7 +19,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.manifest.names import manifest_name
-from arcbeam.store.manifest.values import Kind, Manifest, contradictions
+from arcbeam.store.manifest.values import Manifest, ManifestKind, contradictions
 from arcbeam.store.shards.compaction import scan
 from arcbeam.streaming.driverstate import progress_of
 from arcbeam.streaming.status.snapshot import snapshot_of
@@ -39,9 +39,17 @@ _COUNTED = 7
 _MOST_IDLE = 5
 """The longest allowed series of micro-batches that do nothing. A longer one is a busy loop. 150 seeds had at most 1."""
 _FOR_EVER = frozenset(
-    {keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.OUTPUT, keyspace.Kind.ARRIVALS, keyspace.Kind.KEY_RANGES}
+    {
+        keyspace.RowKind.FORMAT,
+        keyspace.RowKind.CLOCK,
+        keyspace.RowKind.OUTPUT,
+        keyspace.RowKind.ARRIVALS,
+        keyspace.RowKind.KEY_RANGES,
+    }
 )
-_OF_ONE_KEY = frozenset({keyspace.Kind.KEYED, keyspace.Kind.PROCESSING, keyspace.Kind.SORTED, keyspace.Kind.RESIDUAL})
+_OF_ONE_KEY = frozenset(
+    {keyspace.RowKind.KEYED, keyspace.RowKind.PROCESSING, keyspace.RowKind.SORTED, keyspace.RowKind.RESIDUAL}
+)
 _GLOBAL_CELL = keyspace.part(GLOBAL_WINDOW.ordered(), keyspace.NAME_LIMIT) + bytes((keyspace.Section.CELL,))
 _GLOBAL_KEY = _GLOBAL_CELL[:-1] + bytes((keyspace.Section.KEY,))
 
@@ -206,7 +214,7 @@ class Watcher:
         for shard in self.head.shards:
             for key, _ in scan(self._blobs, shard.files):
                 if key[0] not in _FOR_EVER and not _of_global_cell(key):
-                    what = keyspace.Kind(key[0]).name
+                    what = keyspace.RowKind(key[0]).name
                     raise Broken(f"the job has ended, but {what} of stage {key[1:3].hex()} is left: {key[3:]!r}")
 
     def _check_kept(self, manifest: Manifest) -> None:
@@ -276,7 +284,7 @@ class Watcher:
 
     def _take(self, manifest: Manifest) -> None:
         head = self.head
-        if manifest.kind is Kind.OPENING:
+        if manifest.kind is ManifestKind.OPENING:
             before = self._opened(head, manifest)
             origin = before
             if head is not None and origin is None:
@@ -442,7 +450,7 @@ def _monotone(before: Manifest | None, now: Manifest) -> None:
 
 
 def _of_global_cell(row: bytes) -> bool:
-    if row[0] != keyspace.Kind.KEYED:
+    if row[0] != keyspace.RowKind.KEYED:
         return False
     _, _, rest = row[3:].partition(keyspace.END)
     return rest.startswith((_GLOBAL_CELL, _GLOBAL_KEY))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import EmitPane
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import KeyElements, WindowedElement
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, RestrictionResult
@@ -94,7 +94,7 @@ class Delegating(EngineRunner):
         self._runner = runner
 
     @override
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         return self._runner.process(key, elements)
 
     @override
@@ -147,7 +147,7 @@ class Committing(Delegating):
         self._writes.commit()
 
     @override
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         result = super().process(key, elements)
         self.returns()
         return result

@@ -37,7 +37,7 @@ from arcbeam.engine.coordinator import (
     Overtaken,
     Phase,
     Propose,
-    Publish,
+    PublishCommittables,
     Published,
     PublishFailed,
     RunMicroBatch,
@@ -128,7 +128,7 @@ class Killed(Exception):
 
 
 @dataclass
-class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.Watch):
+class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.DriverObserver):
     """A driver: the environment of the real one, and checks of its behaviour.
 
     Attributes:
@@ -276,7 +276,7 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
             if isinstance(command, Warn) and "is not consistent" in command.text and not torn:
                 raise Broken(f"{self.name} refuses a consistent micro-batch: {command.text}")
         if self._broken_off and any(
-            isinstance(each, (Propose, Publish, RunMicroBatch, CallShutdown)) for each in commands
+            isinstance(each, (Propose, PublishCommittables, RunMicroBatch, CallShutdown)) for each in commands
         ):
             raise Broken(f"{self.name} continues after its error: {commands}")
         self._broken_off |= self.machine.mode in (Mode.FAILING, Mode.CANCELLING)
@@ -407,7 +407,7 @@ def _described(command: Command) -> str:
             return f"runs micro-batch {plan.micro_batch}, run {plan.attempt} at {plan.time} {' '.join(marks)}"
         case Propose():
             return f"proposes micro-batch {command.micro_batch} ({command.mode.value}) {' '.join(command.savepoints)}"
-        case Publish(micro_batch, committables):
+        case PublishCommittables(micro_batch, committables):
             return (
                 f"publishes micro-batch {micro_batch}: "
                 f"{'what the head has' if committables is None else len(committables)}"

@@ -12,7 +12,7 @@ from typing import Protocol
 from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, DropReason
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import KeyElements
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.timers import Fired
@@ -83,7 +83,7 @@ class StageContext(RunnerContext):
         self.too_late: list[tuple[bytes, bytes, Window]] = []
         self._published: dict[Port, None] = {}
 
-    def expects(self, key: bytes, elements: Elements, watermark: Timestamp | None) -> None:
+    def expects(self, key: bytes, elements: KeyElements, watermark: Timestamp | None) -> None:
         """Record incoming elements. Those whose windows have expired at the committed watermark must be dropped."""
         for value, _, windows, _ in elements:
             late = [window for window in windows if checks.is_expired(self.stage, window, watermark)]
@@ -179,7 +179,7 @@ def windows_of(reader: Stage, time: Timestamp) -> tuple[Window, ...]:
     return (GLOBAL_WINDOW,) if reader.windowing is None else reader.windowing.fn.assign(time)
 
 
-def beginnings(source: Source, shard: int, shards: int) -> Iterator[tuple[bytes, Elements]]:
+def beginnings(source: Source, shard: int, shards: int) -> Iterator[tuple[bytes, KeyElements]]:
     """Yield the initial restrictions of a source in one shard."""
     count, parts = len(source.events), source.parts
     for part in range(parts):

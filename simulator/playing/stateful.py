@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import KeyElements
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.cells import BagCell, Cells, MultimapCell, OrderedListCell
 from arcbeam.engine.state.timers import Fired
@@ -120,7 +120,7 @@ class StatefulRunner(Runner, ABC):
         self.drawers = Drawers(cells, "drawers")
 
     @override
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         timers: list[TimerSet | TimerCleared] = []
         written = 0
         for value, time, windows, _ in elements:

@@ -12,7 +12,7 @@ from zlib import crc32
 from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import Combined, KeyElements, WindowedElement
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.engine.rows import sequences
@@ -30,7 +30,7 @@ from arcbeam.store.manifest.names import Written
 from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.overlay import Overlay
 from arcbeam.streaming.assignment import TaskAssignment
-from arcbeam.streaming.interfaces import Files, Rows, SideData, UserCode
+from arcbeam.streaming.interfaces import Files, SideData, TaskExchange, UserCode
 from arcbeam.streaming.task.outputs import TaskStore
 from arcbeam.streaming.task.sidefiles import SideFileReader, SideFileWriter
 from arcbeam.streaming.task.task import TaskAttempt
@@ -48,7 +48,7 @@ _VALIDATED = 4
 """In every micro-batch whose number is a multiple of this, all rows of restrictions are validated."""
 
 
-class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
+class TaskRun(SideInputs, Attempt, Files, TaskExchange[Any], UserCode):
     """An attempt.
 
     Args:
@@ -155,7 +155,7 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         self.call()
         return self._store.joined(written, files, newest)
 
-    # `seams.Rows`.
+    # `seams.TaskExchange`.
 
     @override
     def markers(self) -> Sequence[Marker]:
@@ -163,7 +163,7 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         return [marker for box in self._inbox for marker in box.markers]
 
     @override
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         self.call()
         return self._came(stage, shard)
 
@@ -171,7 +171,7 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
     def any(self, stage: str, shard: int) -> bool:
         return any(box.rows.get((stage, shard)) for box in self._inbox)
 
-    def _came(self, stage: str, shard: int) -> Iterator[tuple[bytes, Elements]]:
+    def _came(self, stage: str, shard: int) -> Iterator[tuple[bytes, KeyElements]]:
         for box in self._inbox:
             for key, elements in box.rows.get((stage, shard), ()):
                 self._contexts[stage, shard].expects(key, elements, self.plan.times.inputs.get(stage))
@@ -203,12 +203,12 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         return runner_of(context, self.job.pipeline.numbers[stage])
 
     @override
-    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements]]:
         kind = self.job.pipeline.by_name[stage].kind
         return beginnings(kind, shard, self.job.pipeline.shards) if isinstance(kind, Source) else ()
 
     @override
-    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, KeyElements]]:
         raise AssertionError(f"no simulated job has a script, but {stage!r} has one")
 
     @override

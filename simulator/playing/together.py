@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import KeyElements
 from arcbeam.engine.state.timers import EXPIRATION, Fired
 from arcbeam.engine.task.bundles import BundleResult, CallResult
 from arcbeam.engine.task.bundles import Runner as EngineRunner
@@ -39,10 +39,10 @@ class InBatches(Delegating):
         self.together = together
         self._chance = random.Random(f"{chance}/lots")
         self._decode = decode
-        self._unsettled: list[tuple[bytes, Elements]] = []
+        self._unsettled: list[tuple[bytes, KeyElements]] = []
 
     @override
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         self._unsettled.append((key, elements))
         return self._settle(self._chance.choice([0, 0, 1, len(self._unsettled)]))
 

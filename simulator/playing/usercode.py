@@ -13,7 +13,7 @@ from typing import Protocol
 from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import EmitPane
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import KeyElements, WindowedElement
 from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
@@ -83,7 +83,7 @@ class Runner(bundles.Runner):
         self.unconfirmed: UnconfirmedTimes = NOTHING_UNCONFIRMED
 
     @override
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         raise Broken(f"{self.name} has no elements")
 
     @override
@@ -154,7 +154,7 @@ class Passing(Runner):
     """Pass elements on unchanged."""
 
     @override
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         outputs, kind = self.context.stage.outputs, self.context.stage.kind
         assert isinstance(kind, Pass)
         for value, time, _, _ in elements:
@@ -201,7 +201,7 @@ class Buffering(Runner):
         self.bag = BagCell(Cells(context.view, number), "buffer")
 
     @override
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         self.bag.extend(b"", b"", (b"%b:%d:%b" % (key, time, value) for value, time, _, _ in elements))
         return self._let_go() if len(list(self.bag.read(b"", b""))) >= self.size else CallResult()
 
@@ -221,7 +221,7 @@ class Joining(Runner):
     """Pass elements on, with whether the side input of their window has contents."""
 
     @override
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         for value, time, windows, _ in elements:
             for window in windows:
                 self.put_out(key, atoms_of(value), time, window)

@@ -32,7 +32,7 @@ from arcbeam.store.blobs.errors import DeterminateError, FencedError, Indetermin
 from arcbeam.store.log import relocating
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.log.commitlog import CommitLog
-from arcbeam.store.log.relocating import Move, moves
+from arcbeam.store.log.relocating import StageMove, moves
 from arcbeam.store.log.savepoints import copy_savepoint
 from arcbeam.store.manifest.values import ENDED, Manifest, Pin
 from arcbeam.store.shards.cache import HostCache
@@ -203,7 +203,7 @@ class World(Surroundings):
             savepoint = ""
         exchanges = scenario.exchanges[number % len(scenario.exchanges)]
         pipeline = scenario.pipeline.as_of(self.earlier + number).deeper(exchanges)
-        moved: tuple[Move, ...] = ()
+        moved: tuple[StageMove, ...] = ()
         had: int | None = None
 
         def adapted(origin: Manifest) -> Manifest:

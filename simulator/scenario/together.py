@@ -9,12 +9,12 @@ import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
+from arcbeam.engine.grouping.groupings import KeyElements, UniformElements, WindowedElement
 from arcbeam.model.windows import Window
 
 
-def together(elements: Elements) -> Elements:
-    """Return the same elements; about two thirds of those with the same windows as `Together`, always the same ones."""
+def together(elements: KeyElements) -> KeyElements:
+    """Return the same elements; about two thirds of those with the same windows as `UniformElements`."""
     every = list(elements)
     if not every or len({windows for _, _, windows, _ in every}) > 1:
         return elements
@@ -29,8 +29,8 @@ def unpack(packed: bytes) -> Sequence[bytes]:
     return values
 
 
-class _Several(Together):
-    """See `Together`."""
+class _Several(UniformElements):
+    """See `UniformElements`."""
 
     __slots__ = ("_elements", "packed", "windows")
 

@@ -18,7 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam import optimizations, secrets
 from arcbeam.errors import InvalidPipelineError
-from arcbeam.model.rows import MOST_SHARDS
+from arcbeam.model.rows import SHARDS_MAX
 from arcbeam.optimizations import LOCAL_EXCHANGE, OPTIMIZATIONS
 
 LOOPBACK = "127.0.0.1"
@@ -44,7 +44,7 @@ _OF_A_RESUME = (
 ON_SIGTERM = ("suspend", "drain", "cancel")
 """The values of `--on_sigterm`."""
 
-LEAST_SHARDS = 16
+SHARDS_MIN = 16
 """The least default number of shards of a streaming job: it may grow to that many cores."""
 
 OF_THE_START = (
@@ -104,9 +104,9 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--shards",
             type=int,
             default=None,
-            help=f"Shards (partitions) of each exchange, at most {MOST_SHARDS}. Batch: one task each. Streaming: at "
+            help=f"Shards (partitions) of each exchange, at most {SHARDS_MAX}. Batch: one task each. Streaming: at "
             "most that many tasks per level (default: Spark's default parallelism; streaming: at least "
-            f"{LEAST_SHARDS}, except for bounded input in SDK workers).",
+            f"{SHARDS_MIN}, except for bounded input in SDK workers).",
         )
         batch.add_argument(
             "--bundle_elements",
@@ -359,9 +359,9 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             for name, least in least_of.items()
             if (value := getattr(self, name)) is not None and not (least <= value < math.inf)
         ]
-        if self.shards is not None and self.shards > MOST_SHARDS:
+        if self.shards is not None and self.shards > SHARDS_MAX:
             raise InvalidPipelineError(
-                f"--shards={self.shards}: a job has at most {MOST_SHARDS} shards", f"give a number up to {MOST_SHARDS}"
+                f"--shards={self.shards}: a job has at most {SHARDS_MAX} shards", f"give a number up to {SHARDS_MAX}"
             )
         if wrong:
             raise InvalidPipelineError(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import KeyElements
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.state.cells import BagCell, Cells
@@ -107,7 +107,7 @@ class Key(World):
         self.coming: dict[bytes, Comes] = {}
         self.reported: list[str] = []
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         timers = []
         for value, _, (window,), _ in elements:
             element = self.coming[value]
@@ -204,7 +204,7 @@ def test_timers_and_state_follow_the_rules_at_every_boundary(block: int) -> None
         key.move([], MAX_TIMESTAMP)
         rules.advance(MAX_TIMESTAMP)
         assert sorted(key.reported) == sorted(rules.calls), seed
-        assert {row[0] for row, _ in key.view.scan(b"")} <= {keyspace.Kind.CLOCK}, seed
+        assert {row[0] for row, _ in key.view.scan(b"")} <= {keyspace.RowKind.CLOCK}, seed
 
 
 # Blocked elements.

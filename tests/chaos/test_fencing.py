@@ -26,7 +26,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.manifest.names import epoch_name
-from arcbeam.store.manifest.values import Kind, Manifest
+from arcbeam.store.manifest.values import Manifest, ManifestKind
 from tests.chaos.hosts import Driver, Host
 from tests.waiting import until
 
@@ -121,7 +121,7 @@ class Duel:
     def _wait_for_micro_batches(self, after: int) -> None:
         """Wait for a micro-batch of a driver of a later epoch."""
         until(
-            lambda: (head := self._head()) is not None and head.epoch > after and head.kind is Kind.MICRO_BATCH,
+            lambda: (head := self._head()) is not None and head.epoch > after and head.kind is ManifestKind.MICRO_BATCH,
             seconds=_PATIENCE,
         )
 

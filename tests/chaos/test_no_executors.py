@@ -25,7 +25,7 @@ import pytest
 
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import read_newest
-from arcbeam.store.manifest.values import Kind, Manifest
+from arcbeam.store.manifest.values import Manifest, ManifestKind
 from tests.chaos.test_kills import below, kill_all
 from tests.waiting import until
 
@@ -92,7 +92,7 @@ def trial(folder: Path) -> Ended:
     def committed() -> bool:
         with contextlib.suppress(FileNotFoundError):
             head = read_newest(FolderBlobs(state))
-            return isinstance(head, Manifest) and head.kind is Kind.MICRO_BATCH
+            return isinstance(head, Manifest) and head.kind is ManifestKind.MICRO_BATCH
         return False
 
     def status() -> dict[str, Any]:

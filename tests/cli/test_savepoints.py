@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from arcbeam.cli import main
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.files import Shard
-from arcbeam.model.rows import MOST_SHARDS
+from arcbeam.model.rows import SHARDS_MAX
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import JobEndedError
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -255,12 +255,12 @@ def test_rescale_takes_a_number_of_shards(job: Job, words: Sequence[str]) -> Non
     assert "SHARDS" in result.output or "number of shards" in result.output
 
 
-@pytest.mark.parametrize("word", ["-3", "٣", str(MOST_SHARDS + 1), "9" * 11, "9" * 5000])
+@pytest.mark.parametrize("word", ["-3", "٣", str(SHARDS_MAX + 1), "9" * 11, "9" * 5000])
 def test_number_of_shards_out_of_range_is_refused_before_the_job_is_read(job: Job, word: str) -> None:
     with patch("arcbeam.cli.savepoints.opened", side_effect=AssertionError):
         result = invoke(job.path, "rescale", word)
     assert result.exit_code == 2
-    assert f"a number of shards, from 1 to {MOST_SHARDS}: got {word!r}" in result.output
+    assert f"a number of shards, from 1 to {SHARDS_MAX}: got {word!r}" in result.output
 
 
 def test_unknown_option_is_refused(job: Job) -> None:

@@ -22,14 +22,14 @@ from arcbeam.engine.protocol.reports import Counts, Restrictions
 from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.files import Owned, Shard, TaskFiles
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.drivernote import DriverNote, record_driver
-from arcbeam.store.log.troublenote import Trouble, record_trouble
+from arcbeam.store.log.troublenote import TroubleNote, record_trouble
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status import words
@@ -40,7 +40,7 @@ from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, pro
 
 pytestmark = pytest.mark.contract("OPS-02", "WM-06")
 
-_TIMES = Times(
+_TIMES = WatermarkTimes(
     {"read": MIN_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": MIN_TIMESTAMP},
     {READ: MIN_TIMESTAMP, RATES: MAX_TIMESTAMP, JOIN: MIN_TIMESTAMP},
 )
@@ -319,7 +319,7 @@ def test_status_shows_why_micro_batch_is_tried_again(job: Path) -> None:
     record = json.loads(invoke("--json", str(job)).stdout)
     assert all(cause["kind"] != "failure" for cause in record["causes"])
     why = "a worker died in try 2 of 3, in transform 'Parse', signal 9 (SIGKILL)"
-    record_trouble(FolderBlobs(job, sync=False), Trouble(1, record["micro_batch"] + 1, "Parse", why, Timestamp(7)))
+    record_trouble(FolderBlobs(job, sync=False), TroubleNote(1, record["micro_batch"] + 1, "Parse", why, Timestamp(7)))
     cause = json.loads(invoke("--json", str(job)).stdout)["causes"][0]
     assert (cause["kind"], cause["stage"]) == ("failure", "Parse")
     shown = invoke(str(job)).stdout

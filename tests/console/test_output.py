@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from arcbeam.console.output import JsonOutput, Output, TextOutput
+from arcbeam.console.output import CommandOutput, JsonOutput, TextOutput
 from arcbeam.errors import ArcbeamError
 
 
@@ -53,7 +53,9 @@ def test_results_and_errors_have_their_streams() -> None:
 
 
 @pytest.mark.parametrize("kind", [TextOutput, JsonOutput])
-def test_default_streams_are_those_of_the_process(kind: type[Output], capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_streams_are_those_of_the_process(
+    kind: type[CommandOutput], capsys: pytest.CaptureFixture[str]
+) -> None:
     output = kind()
     output.text("result")
     output.error(ValueError("bad"))

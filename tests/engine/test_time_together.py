@@ -12,7 +12,7 @@ from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.watermarks.clocks import Clock, Local, OutputTime, Port
 from arcbeam.engine.watermarks.holdreasons import Complete
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
+from arcbeam.engine.watermarks.stages import StageFlow, Watermarks, WatermarkTimes
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -44,7 +44,7 @@ class TimeMachine(RuleBasedStateMachine):
         self.now = Timestamp(1000)
         self.shards = [_Shard(MemoryView()), _Shard(MemoryView())]
         self.marks = Watermarks(_STAGES)
-        self.reported = Times()
+        self.reported = WatermarkTimes()
         self.blocked: list[tuple[int, SideInputWindow, Timestamp]] = []
         self.timers_set = self.timers_fired = 0
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from arcbeam.explain import as_svg
-from arcbeam.explain.layout import Layout, Point, Size, lay_out
+from arcbeam.explain.layout import PictureLayout, Point, Size, lay_out
 from tests.explain.plans import large
 
 BOX = Size(100.0, 40.0)
@@ -33,7 +33,7 @@ def graph(nodes: int, seed: int = 33) -> tuple[dict[str, Size], list[tuple[str, 
     return sizes, sorted(edges)
 
 
-def crossings(layout: Layout) -> int:
+def crossings(layout: PictureLayout) -> int:
     """Return the pairs of curves that cross, gap by gap."""
     curves = [(route[i].y, route[i].x, route[i + 1].x) for route in layout.routes for i in range(1, len(route) - 1, 2)]
     return sum(
@@ -63,7 +63,7 @@ def test_reader_of_a_source_with_two_readers_is_next_to_that() -> None:
 
 
 def test_empty_graph_has_no_size() -> None:
-    assert lay_out({}, [], GAP) == Layout({}, (), Size(0.0, 0.0))
+    assert lay_out({}, [], GAP) == PictureLayout({}, (), Size(0.0, 0.0))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -20,7 +20,7 @@ import apache_beam as beam
 
 from arcbeam.harness.batch.batchstage import BoundedStage
 from arcbeam.harness.encoding.frames import COUNT, key_groups
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import RESIDUAL, BundleReport, Row
@@ -59,7 +59,7 @@ class Driven(beam.Pipeline):
         fusion: whether transforms share stages.
         edit: may change the pipeline proto.
         prepare: called with each stage before it runs.
-        settings: other fields of `Settings`.
+        settings: other fields of `TaskSettings`.
 
     Attributes:
         plan: the plan that was run.
@@ -81,7 +81,7 @@ class Driven(beam.Pipeline):
         self.run_id = f"run{next(_runs)}"
         self.plan: Plan
         self.reports: list[BundleReport] = []
-        self._driven_settings = Settings(shards=shards, bundle_elements=bundle_elements, **settings)
+        self._driven_settings = TaskSettings(shards=shards, bundle_elements=bundle_elements, **settings)
         self._fusion, self._edit, self._prepare = fusion, edit, prepare
 
     def run(self, *_: Any) -> None:  # type: ignore[override]
@@ -112,14 +112,14 @@ class Driven(beam.Pipeline):
 
 
 def drive(
-    plan: Plan, settings: Settings, prepare: Callable[[BoundedStage], None] = lambda stage: None
+    plan: Plan, settings: TaskSettings, prepare: Callable[[BoundedStage], None] = lambda stage: None
 ) -> list[BundleReport]:
     """Run a plan; return the reports of all tasks."""
     return _Drive(plan, settings, prepare).run()
 
 
 class _Drive:
-    def __init__(self, plan: Plan, settings: Settings, prepare: Callable[[BoundedStage], None]) -> None:
+    def __init__(self, plan: Plan, settings: TaskSettings, prepare: Callable[[BoundedStage], None]) -> None:
         self._plan, self._settings, self._prepare = plan, settings, prepare
         self._outputs: dict[str, list[list[Row]]] = {}
         self._sides = MemorySides()

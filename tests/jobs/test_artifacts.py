@@ -17,7 +17,7 @@ from apache_beam.runners.portability import artifact_service
 
 from arcbeam.errors import InvalidPipelineError, SubmissionError
 from arcbeam.jobs.artifacts import StagingServicer, safe_name
-from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Submission
+from arcbeam.jobs.execution import JobEvents, JobState, StagedFileKind, Submission
 from arcbeam.jobs.lifecycle import Jobs
 from tests.golden.texts import check_message
 from tests.jobs.fakes import WAIT, Client, Fake, a_pipeline, artifact, serving
@@ -62,14 +62,14 @@ def seen(fake: Fake) -> dict[str, Any]:
 def test_files_of_python_pipeline_are_staged(client: Client, fake: Fake, file: Callable[..., Path]) -> None:
     big = bytes(range(256)) * 20_000  # more than a chunk
     files = {
-        "pickled_main_session": (b"session", FileKind.MAIN_SESSION),
-        "requirements.txt": (b"attrs\n", FileKind.REQUIREMENTS),
-        "workflow.tar.gz": (b"tar", FileKind.SETUP_PACKAGE),
-        "extra_packages.txt": (b"mine-1.0.whl\nmissing.whl\n", FileKind.PACKAGES_LIST),
-        "submission_environment_dependencies.txt": (b"a==1", FileKind.SUBMISSION_ENVIRONMENT),
-        "mine-1.0.whl": (big, FileKind.FILE),
-        "empty": (b"", FileKind.FILE),
-        "data/words.txt": (b"words", FileKind.FILE),
+        "pickled_main_session": (b"session", StagedFileKind.MAIN_SESSION),
+        "requirements.txt": (b"attrs\n", StagedFileKind.REQUIREMENTS),
+        "workflow.tar.gz": (b"tar", StagedFileKind.SETUP_PACKAGE),
+        "extra_packages.txt": (b"mine-1.0.whl\nmissing.whl\n", StagedFileKind.PACKAGES_LIST),
+        "submission_environment_dependencies.txt": (b"a==1", StagedFileKind.SUBMISSION_ENVIRONMENT),
+        "mine-1.0.whl": (big, StagedFileKind.FILE),
+        "empty": (b"", StagedFileKind.FILE),
+        "data/words.txt": (b"words", StagedFileKind.FILE),
     }
     found = seen(fake)
     paths = {name: file(name.replace("/", "-"), content) for name, (content, _) in files.items()}
@@ -135,9 +135,9 @@ def test_requirements_and_embedded_files_are_staged(client: Client, fake: Fake, 
     offer(client, token)
     run(client, token)
     one, two = found["artifacts"].files
-    assert one.kind is FileKind.PYPI_REQUIREMENTS
+    assert one.kind is StagedFileKind.PYPI_REQUIREMENTS
     assert one.name.startswith("requirements-")
-    assert (two.name, two.kind) == ("embedded.txt", FileKind.FILE)
+    assert (two.name, two.kind) == ("embedded.txt", StagedFileKind.FILE)
     assert found["content"] == [b"attrs", b"inside"]
 
 

@@ -15,7 +15,7 @@ from apache_beam.transforms import environments as sdk
 
 from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError
 from arcbeam.jobs.environments import Sdk, runnable, with_files
-from arcbeam.jobs.execution import FileKind, StagedFile
+from arcbeam.jobs.execution import StagedFile, StagedFileKind
 
 pytestmark = pytest.mark.contract("API-03", "API-04")
 
@@ -136,8 +136,8 @@ def test_environments_with_workers_name_their_files_by_content() -> None:
     given = pipeline(a=PROCESS, b=EMBEDDED)
     for environment in given.components.environments.values():
         environment.dependencies.add(role_urn="as submitted")
-    one = StagedFile("worker", Path("x"), FileKind.FILE, "the role", "ab12", ("env-a", "env-b"), b"payload")
-    other = StagedFile("other", Path("y"), FileKind.FILE, "role", "cd34", ("env-b",))
+    one = StagedFile("worker", Path("x"), StagedFileKind.FILE, "the role", "ab12", ("env-a", "env-b"), b"payload")
+    other = StagedFile("other", Path("y"), StagedFileKind.FILE, "role", "cd34", ("env-b",))
     found = runner_pb.Pipeline.FromString(with_files(given.SerializeToString(), [one, other])).components.environments
     (artifact,) = found["env-a"].dependencies
     content = runner_pb.ArtifactFilePayload.FromString(artifact.type_payload)

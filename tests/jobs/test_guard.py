@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from arcbeam.errors import JobNotFoundError
-from arcbeam.jobs.guard import MAX_DETAILS, Guard
+from arcbeam.jobs.guard import MAX_DETAILS, CallGuard
 from tests.jobs.fakes import WAIT
 
 pytestmark = pytest.mark.contract("API-02", "OPS-05")
@@ -52,7 +52,7 @@ def call() -> Iterator[Callable[..., list[str]]]:
         return make(stream if answers else behave, bytes.decode, str.encode)
 
     methods = {_kind(*kind): handler(*kind) for kind in KINDS}
-    server = grpc.server(ThreadPoolExecutor(2), interceptors=[Guard("s3cret")])
+    server = grpc.server(ThreadPoolExecutor(2), interceptors=[CallGuard("s3cret")])
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", methods)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

@@ -19,7 +19,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import Unsupported, UnsupportedPipelineError, UserCodeError
 from arcbeam.jobs.environments import runnable
-from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, Submission
+from arcbeam.jobs.execution import JobEvents, JobState, Level, StagedFileKind, Submission
 from tests.jobs.fakes import WAIT, Fake, serving
 
 pytestmark = pytest.mark.contract("API-02")
@@ -79,7 +79,7 @@ def test_job_may_take_longer_than_the_limit_of_calls(submit: Callable[..., Any],
 
 
 def test_dependencies_are_staged(submit: Callable[..., Any], fake: Fake, tmp_path: Path) -> None:
-    kinds: dict[FileKind, bytes] = {}
+    kinds: dict[StagedFileKind, bytes] = {}
 
     def behave(submission: Submission, events: JobEvents) -> None:
         assert submission.artifacts is not None
@@ -95,8 +95,8 @@ def test_dependencies_are_staged(submit: Callable[..., Any], fake: Fake, tmp_pat
         f"--requirements_file={tmp_path / 'requirements.txt'}",
         "--requirements_cache=skip",
     ).wait_until_finish()
-    assert kinds[FileKind.FILE] == b"some words"
-    assert b"attrs" in kinds[FileKind.REQUIREMENTS]
+    assert kinds[StagedFileKind.FILE] == b"some words"
+    assert b"attrs" in kinds[StagedFileKind.REQUIREMENTS]
 
 
 def _has(module: str) -> bool:

@@ -14,7 +14,7 @@ import apache_beam as beam
 import pytest
 from typing_extensions import override
 
-from arcbeam.monitoring.prometheus import Counter, Exposed, exposing, label_of
+from arcbeam.monitoring.prometheus import Counter, MonitoredJob, exposing, label_of
 from arcbeam.page.serving import PageServer, PageSettings
 from arcbeam.page.sources import FolderSource
 from arcbeam.spark.streaming.streamingjob import StreamRun
@@ -49,7 +49,7 @@ class Scraped(JobListener):
         blobs = FolderBlobs(self._folder, sync=False)
         with (
             exposing(
-                ("127.0.0.1", 0), lambda: [Exposed(label, self.run.status(), self.run.progress(), counters)]
+                ("127.0.0.1", 0), lambda: [MonitoredJob(label, self.run.status(), self.run.progress(), counters)]
             ) as driver,
             PageServer(FolderSource([blobs]), PageSettings(insecure=True)) as page,
         ):

@@ -19,7 +19,7 @@ from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.errors import InvalidPipelineError, SetupError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
-from arcbeam.monitoring.prometheus import FAMILIES, Counter, Exposed, JobCollector, exposed, exposing, name_of
+from arcbeam.monitoring.prometheus import FAMILIES, Counter, JobCollector, MonitoredJob, exposed, exposing, name_of
 from arcbeam.options import ArcbeamOptions
 from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.streaming.status.reasons import Cause, CauseKind
@@ -84,8 +84,8 @@ _NOT_BASE_UNITS = {
 }
 
 
-def _job(status: Status | None, progress: JobProgress | None, counters: Sequence[Counter]) -> Exposed:
-    return Exposed("job-1", status, progress, counters)
+def _job(status: Status | None, progress: JobProgress | None, counters: Sequence[Counter]) -> MonitoredJob:
+    return MonitoredJob("job-1", status, progress, counters)
 
 
 def _exposed(
@@ -175,7 +175,7 @@ def test_page_has_only_known_metrics() -> None:
 def test_page_is_served_while_job_runs(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     if host == "::1" and not _has_ipv6():
         pytest.skip("this machine has no IPv6")
-    with exposing((host, 0), lambda: [Exposed("job-1", up=False)]) as at:
+    with exposing((host, 0), lambda: [MonitoredJob("job-1", up=False)]) as at:
         assert at is not None
         shown = f"{f'[{host}]' if ':' in host else host}:{at[1]}"
         address = f"http://{shown}/metrics"

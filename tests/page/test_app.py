@@ -18,7 +18,7 @@ from typing_extensions import override
 from arcbeam.cli.status import cause_lines
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.page.access.security import COOKIE
@@ -28,7 +28,7 @@ from arcbeam.page.views import row_of, stage_rows
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.endnote import EndNote, record_end
 from arcbeam.store.log.historyfile import HISTORY
-from arcbeam.store.log.troublenote import Trouble, record_trouble
+from arcbeam.store.log.troublenote import TroubleNote, record_trouble
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status.folder import status_in
 from arcbeam.streaming.status.headline import headline
@@ -39,7 +39,7 @@ from arcbeam.streaming.status.words import without_since
 from tests.page import samples
 from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
 
-_TIMES = Times(
+_TIMES = WatermarkTimes(
     {"read": MIN_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": MIN_TIMESTAMP},
     {READ: MIN_TIMESTAMP, RATES: MAX_TIMESTAMP, JOIN: MIN_TIMESTAMP},
 )
@@ -145,7 +145,8 @@ def test_headline_has_the_words_of_status(job: FolderBlobs) -> None:
 @pytest.mark.contract("PAGE-01")
 def test_failing_micro_batch_is_the_headline(job: FolderBlobs) -> None:
     record_trouble(
-        job, Trouble(epoch=record_epoch(job), micro_batch=2, stage="read", why="try 2 of 14: oh", time=MIN_TIMESTAMP)
+        job,
+        TroubleNote(epoch=record_epoch(job), micro_batch=2, stage="read", why="try 2 of 14: oh", time=MIN_TIMESTAMP),
     )
     line = headline(replace(status_in(job), due=None))
     assert "try 2 of 14: oh" in line.text

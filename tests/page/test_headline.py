@@ -23,7 +23,7 @@ from arcbeam.page.sources import Listed
 from arcbeam.page.views import stage_rows
 from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.store.log.endnote import EndNote
-from arcbeam.store.log.troublenote import Trouble
+from arcbeam.store.log.troublenote import TroubleNote
 from arcbeam.streaming.status.headline import headline
 from arcbeam.streaming.status.reasons import CauseKind
 from arcbeam.streaming.status.snapshot import Since
@@ -71,7 +71,7 @@ def _changed(**change: Any) -> Status:
 
 def _failing(transform: str = "read") -> Status:
     head = committed(opened(MemoryBlobs()), at(1, 1, 1), *all_of())
-    trouble = Trouble(head.epoch, 2, transform, "a worker died in try 1 of 3", Timestamp(1))
+    trouble = TroubleNote(head.epoch, 2, transform, "a worker died in try 1 of 3", Timestamp(1))
     return with_trouble(status_of(head), trouble)
 
 

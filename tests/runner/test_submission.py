@@ -12,7 +12,7 @@ import pytest
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.jobs.environments import EMBEDDED_TYPE
-from arcbeam.jobs.execution import Artifacts, FileKind, StagedFile, Submission
+from arcbeam.jobs.execution import Artifacts, StagedFile, StagedFileKind, Submission
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
 from arcbeam.runner.submission import script_of
@@ -82,9 +82,9 @@ def test_error_names_submitter_that_sends_script(endpoint: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"names": [1]}', b'{"names": [["a", 1, [], ""]]}'])
 def test_malformed_script_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / FileKind.SCRIPT.value
+    path = tmp_path / StagedFileKind.SCRIPT.value
     path.write_bytes(content)
-    files = (StagedFile(path.name, path, FileKind.SCRIPT, "", "", ()),)
+    files = (StagedFile(path.name, path, StagedFileKind.SCRIPT, "", "", ()),)
     submission = Submission("1", "job", b"", {}, Artifacts(tmp_path, files))
     with pytest.raises(InvalidPipelineError, match=r"'arcbeam_script.json' is malformed"):
         script_of(submission)

@@ -11,7 +11,7 @@ from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport, TaskReport
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
-from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.engine.watermarks.stages import StageFlow, WatermarkTimes
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -37,9 +37,9 @@ def opened(blobs: DurableBlobs, now: int = 0, **options: Any) -> CommitLog:
     return CommitLog.open(blobs, _SHAPE, Timestamp(now), **options)
 
 
-def times(at: int) -> Times:
+def times(at: int) -> WatermarkTimes:
     """All watermarks at one time."""
-    return Times(
+    return WatermarkTimes(
         {name: Timestamp(at) for name in ("read", "rates", "join")},
         {port: Timestamp(at) for port in (READ, RATES, JOIN)},
         {"read": MAX_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": Timestamp(at)},

@@ -412,7 +412,7 @@ def chain(length: int) -> Callable[[Any], Any]:
 @pytest.mark.contract("PLAN-01")
 class TestLongChains:
     def test_are_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(phases, "_LONGEST_CHAIN", 10)
+        monkeypatch.setattr(phases, "_CHAIN_TRANSFORMS_MAX", 10)
         plan = plan_of(chain(45))
         assert max(len(stage.transforms) for stage in plan.stages) <= 10
         assert len(plan.stages) == 6
@@ -420,7 +420,7 @@ class TestLongChains:
         assert {channel.routing for channel in plan.channels} == {Routing.SPREAD, Routing.FORWARD}
 
     def test_impulse_is_part_of_the_length(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(phases, "_LONGEST_CHAIN", 10)
+        monkeypatch.setattr(phases, "_CHAIN_TRANSFORMS_MAX", 10)
 
         def build(p: Any) -> None:
             made = p | beam.Impulse()
@@ -430,7 +430,7 @@ class TestLongChains:
         assert [len(stage.transforms) for stage in plan_of(build).stages] == [9, 3]
 
     def test_elements_stay_in_their_place_in_a_streaming_job_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(phases, "_LONGEST_CHAIN", 10)
+        monkeypatch.setattr(phases, "_CHAIN_TRANSFORMS_MAX", 10)
         plan = plan_of(chain(45), bounded=False)
         assert {channel.routing for channel in plan.channels} == {Routing.SPREAD, Routing.FORWARD}
 
@@ -445,7 +445,7 @@ class TestLongChains:
         assert max(len(stage.transforms) for stage in plan_of(build).stages) > 120
 
     def test_ways_of_different_length_meet(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(phases, "_LONGEST_CHAIN", 10)
+        monkeypatch.setattr(phases, "_CHAIN_TRANSFORMS_MAX", 10)
 
         def build(p: Any) -> None:
             made = p | beam.Create([0, 1], reshuffle=False)

@@ -38,7 +38,7 @@ from arcbeam.spark.tasks.shipping import WorkerSetup
 from arcbeam.store.jobtemp import chunkfile, framefile, keyfile
 from arcbeam.store.log import chain, drivernote, endnote, historyfile, planfile, requests, troublenote
 from arcbeam.store.manifest import jobgraphfile, manifestfile
-from arcbeam.store.manifest.values import Kind
+from arcbeam.store.manifest.values import ManifestKind
 from arcbeam.store.shards import cache, shardfile
 from arcbeam.streaming import driverstate
 from arcbeam.streaming.status import samples, snapshot
@@ -80,13 +80,13 @@ class Format(NamedTuple):
 
 
 FORMATS = (
-    Format("manifest", "`manifests/`", manifestfile, [manifestfile._SCHEMA, Kind, CommitMode, FileKind]),
+    Format("manifest", "`manifests/`", manifestfile, [manifestfile._SCHEMA, ManifestKind, CommitMode, FileKind]),
     Format("progress", "in a manifest", driverstate, [driverstate.Progress]),
     Format("snapshot", "in a manifest", snapshot, [snapshot.Snapshot]),
     Format("epoch", "`epochs/`", chain, [["token", "driver", "time"]], "EPOCH_VERSION"),
     Format("floor", "`floors/`", chain, [chain._FLOOR], "FLOOR_VERSION"),
     Format("shard", "`shards/`", shardfile, []),
-    Format("rows", "in `shards/`", keyspace, [keyspace.Kind, keyspace.Section], "FORMAT"),
+    Format("rows", "in `shards/`", keyspace, [keyspace.RowKind, keyspace.Section], "FORMAT"),
     Format("restriction", "in `shards/`", residuals, [], "_VERSION"),
     Format("restriction-totals", "in `shards/`", restrictiontotals, [restrictiontotals.RestrictionTotals], "_VERSION"),
     Format("window", "in `shards/`", groupingrecord, []),
@@ -97,7 +97,7 @@ FORMATS = (
     Format("worker-setup", "in a job graph", storedsetup, [list(storedsetup.record_of(WorkerSetup()))]),
     Format("request", "`requests/`, `answers/`", requests, [requests.Request, requests.Answer]),
     Format("samples", "`samples/`", samples, []),
-    Format("trouble", "`trouble`", troublenote, [troublenote.Trouble]),
+    Format("trouble", "`trouble`", troublenote, [troublenote.TroubleNote]),
     Format("driver", "`driver`", drivernote, [drivernote.DriverNote]),
     Format("end", "`ended`", endnote, [endnote.EndNote]),
     Format("history", "`history`", historyfile, [historyfile._SCHEMA]),
@@ -106,7 +106,7 @@ FORMATS = (
     Format("chunks", "temporary, of a side input", chunkfile, []),
     Format("keys", "temporary, of a side input by key", keyfile, []),
     Format("part-file", "in a committable, and beside part files", work, [work.PartFile]),
-    Format("kafka-part", "in a committable", kafkapublisher, [kafkapublisher.Part]),
+    Format("kafka-part", "in a committable", kafkapublisher, [kafkapublisher.TransactionPart]),
     Format("registry", "the job server's database", registry, [registry._SCHEMA]),
 )
 

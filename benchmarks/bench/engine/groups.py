@@ -16,7 +16,7 @@ from typing import Any
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.effects import ClearTimer, Effect, EmitPane, SetTimer
-from arcbeam.engine.grouping.groupings import Clocks, Element, Grouping
+from arcbeam.engine.grouping.groupings import Clocks, Grouping, KeyElement
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount
@@ -66,7 +66,7 @@ class Total:
 
 def micro_batches_of(
     elements: int, micro_batches: int, keys: int, windowfn: WindowFn
-) -> list[dict[bytes, list[Element]]]:
+) -> list[dict[bytes, list[KeyElement]]]:
     """Return the elements of each micro-batch by key; a micro-batch covers a minute of event time."""
     rng, same = random.Random(1), {}  # type: ignore[var-annotated]
     made = []
@@ -76,13 +76,13 @@ def micro_batches_of(
             at = Timestamp(micro_batch * MICRO_BATCH + rng.randrange(MICRO_BATCH))
             windows = windowfn.assign(at)
             by_key[b"key%d" % rng.randrange(keys)].append(
-                Element(b"value-%08d" % n, at, same.setdefault(windows, windows))
+                KeyElement(b"value-%08d" % n, at, same.setdefault(windows, windows))
             )
         made.append(dict(by_key))
     return made
 
 
-def measure(strategy: Strategy, micro_batches: list[dict[bytes, list[Element]]]) -> float:
+def measure(strategy: Strategy, micro_batches: list[dict[bytes, list[KeyElement]]]) -> float:
     """Return seconds of processor time."""
     view = MemoryView()
     grouping = Grouping(strategy, view, b"stage")
@@ -160,7 +160,7 @@ class _NoEnd:
 _DID = CallResult()
 
 
-def stage_seconds(micro_batches: list[dict[bytes, list[Element]]]) -> float:
+def stage_seconds(micro_batches: list[dict[bytes, list[KeyElement]]]) -> float:
     """Return processor seconds of a whole grouping stage, with its holds and timers, over the store's overlays."""
     placed = StagePlacement(StageFlow("group", (Port("read", "main"),), ("main",), 1), 1, 1)
     kind = Grouped(Strategy(DEFAULT), IntervalWindow.from_ordered)

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from arcbeam import ArcbeamRunner
 from arcbeam.io.kafka import ReadFromKafka, WriteToKafka
 from arcbeam.io.kafka.clients import Clients
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.partitions import Partition
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.historyfile import history_in
@@ -107,7 +107,7 @@ class Bench:
         """Return how long a process takes to read the first record of a partition that it has not read before."""
         source = self._topic(ONCE)
         self._fill(source, ONCE, ONCE)
-        clients = Clients(Connection(self._config), committed=True, group="", commits=False)
+        clients = Clients(ClientConnection(self._config), committed=True, group="", commits=False)
         cluster, readers = clients.cluster(), clients.readers()
         id, count = cluster.topics([source])[source]
         took: list[float] = []

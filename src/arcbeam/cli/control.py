@@ -15,7 +15,7 @@ import click
 
 from arcbeam.cli.server import ENDPOINT, PORT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.console.commandlines import command_line
-from arcbeam.console.output import Output
+from arcbeam.console.output import CommandOutput
 from arcbeam.errors import ArcbeamError, JobFailedError, SetupError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def is_folder(job: str) -> bool:
 @TLS_CA
 @_WAIT
 def savepoint(
-    out: Output, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
+    out: CommandOutput, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
 ) -> None:
     """Trigger a savepoint of JOB and print its path. The job continues.
 
@@ -80,7 +80,7 @@ def savepoint(
 @TLS_CA
 @_WAIT
 def suspend(
-    out: Output, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
+    out: CommandOutput, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
 ) -> None:
     """Take a savepoint, stop JOB, and print the savepoint's path. A suspension fires no windows or timers.
 
@@ -110,7 +110,7 @@ def suspend(
 @TLS_CA
 @_WAIT
 def drain(
-    out: Output, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
+    out: CommandOutput, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
 ) -> None:
     """Drain JOB: stop reading, fire all windows and timers, then end. Waits for the end, at most --wait seconds.
 
@@ -143,7 +143,9 @@ def drain(
 @TOKEN_FILE
 @TLS_CA
 @_WAIT
-def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float) -> None:
+def cancel(
+    out: CommandOutput, job: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
+) -> None:
     """Cancel JOB and wait for its end.
 
     JOB is the id of a job at the job server, or the folder or URL (--checkpoint_dir) of a streaming job. A streaming
@@ -216,7 +218,7 @@ def _ended(server: Callable[[], JobClient], job: str) -> str:
 
 
 def _savepoint(
-    out: Output, what: RequestKind, job: str, name: str, server: Callable[[], JobClient], seconds: float
+    out: CommandOutput, what: RequestKind, job: str, name: str, server: Callable[[], JobClient], seconds: float
 ) -> str:
     """Request a savepoint or a suspension. Return the savepoint's path; "" without waiting."""
     if is_folder(job):
@@ -232,7 +234,7 @@ def _checked(seconds: float) -> float:
     return seconds
 
 
-def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
+def _drained(out: CommandOutput, folder: str, name: str, seconds: float) -> str:
     """Drain the job in a folder. Return its state then; "" without waiting."""
     from arcbeam.model.commits import CommitMode
     from arcbeam.store.log.requests import RequestKind
@@ -270,7 +272,7 @@ class _Draining:
         job: its name for people.
     """
 
-    def __init__(self, out: Output, job: str) -> None:
+    def __init__(self, out: CommandOutput, job: str) -> None:
         self._out, self._job, self._reported = out, job, ""
 
     def report(self, status: Status) -> None:
@@ -304,7 +306,9 @@ def _followed(draining: _Draining, client: JobClient, job: str, seconds: float) 
                 has_status = False
 
 
-def request_of_folder(out: Output, folder: str, what: RequestKind, name: str, seconds: float, new: str = "") -> str:
+def request_of_folder(
+    out: CommandOutput, folder: str, what: RequestKind, name: str, seconds: float, new: str = ""
+) -> str:
     """Leave a request in a job's folder, and wait for the final answer.
 
     Args:

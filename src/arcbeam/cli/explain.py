@@ -16,7 +16,7 @@ import click
 
 from arcbeam.cli.script import print_error, run_script
 from arcbeam.cli.scriptoptions import pipelines_of_a_script
-from arcbeam.console.output import Output, TextOutput
+from arcbeam.console.output import CommandOutput, TextOutput
 from arcbeam.errors import ArcbeamError, SetupError, SubmissionError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def explain(out: Output, script: Path, svg: Path | None, arguments: tuple[str, ...]) -> None:
+def explain(out: CommandOutput, script: Path, svg: Path | None, arguments: tuple[str, ...]) -> None:
     """Show the plan of each pipeline in SCRIPT: stages, exchanges, coders, state. No pipeline is executed.
 
     SCRIPT itself runs; its output goes to stderr. ARGUMENTS are passed to SCRIPT; put a -- before them if one is

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from arcbeam.console.output import Output, TextOutput
+from arcbeam.console.output import CommandOutput, TextOutput
 
 if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs
@@ -20,7 +20,7 @@ _COLUMNS = 60
 _EVENTS_SHOWN = 20
 
 
-def show_history(out: Output, blobs: DurableBlobs) -> None:
+def show_history(out: CommandOutput, blobs: DurableBlobs) -> None:
     """Print the history in a job's folder."""
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import read_newest

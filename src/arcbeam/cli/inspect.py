@@ -15,7 +15,7 @@ import click
 
 from arcbeam.cli.status import cause_lines
 from arcbeam.console.commandlines import command_line
-from arcbeam.console.output import Output, TextOutput
+from arcbeam.console.output import CommandOutput, TextOutput
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.streaming.status.headline import headline
 from arcbeam.streaming.status.plain import plain
@@ -40,7 +40,9 @@ _NAMED = {
     "--micro-batches", type=click.IntRange(min=0), default=10, show_default=True, help="Micro-batches to list."
 )
 @click.option("--check", is_flag=True, help="Read all files of the micro-batch; exit with 1 if one cannot be read.")
-def inspect(out: Output, path: str, micro_batch: int | None, savepoint: str, micro_batches: int, check: bool) -> None:
+def inspect(
+    out: CommandOutput, path: str, micro_batch: int | None, savepoint: str, micro_batches: int, check: bool
+) -> None:
     """Show the content of a streaming job's folder.
 
     Prints micro-batches, watermarks and what holds them, sizes of state, and savepoints.

@@ -27,7 +27,7 @@ from arcbeam.cli.sample import sample
 from arcbeam.cli.savepoints import savepoints
 from arcbeam.cli.script import print_error, run_script
 from arcbeam.cli.status import status
-from arcbeam.console.output import JsonOutput, Output, TextOutput
+from arcbeam.console.output import CommandOutput, JsonOutput, TextOutput
 from arcbeam.errors import ArcbeamError, JobCancelledError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _INTERRUPTED = 130
 
 
 def with_output(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--json`, an `Output` as its first argument, and exit codes for arcbeam's errors and Ctrl-C.
+    """Give a command `--json`, a `CommandOutput` as first argument, and exit codes for arcbeam's errors and Ctrl-C.
 
     `--json` is accepted before and after the command's name.
     """
@@ -49,7 +49,7 @@ def with_output(command: Callable[..., None]) -> Callable[..., None]:
     @click.pass_context
     @functools.wraps(command)
     def wrapped(context: click.Context, /, *args: Any, as_json: bool, **kwargs: Any) -> None:
-        out: Output = JsonOutput() if as_json or context.obj else TextOutput()
+        out: CommandOutput = JsonOutput() if as_json or context.obj else TextOutput()
         logging.getLogger().addFilter(_is_useful)
         try:
             command(out, *args, **kwargs)
@@ -119,7 +119,7 @@ def main(context: click.Context, as_json: bool) -> None:
 
 @main.command()
 @with_output
-def doctor(out: Output) -> None:
+def doctor(out: CommandOutput) -> None:
     """Check the installation (Python, Java, Spark, Beam, memory, disk) and print fixes."""
     from arcbeam.cli.doctor import checks
 
@@ -143,7 +143,7 @@ def doctor(out: Output) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @VERBOSE
 @with_output
-def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
+def run(out: CommandOutput, script: Path, arguments: tuple[str, ...]) -> None:
     """Run SCRIPT with arcbeam as the default runner of its pipelines.
 
     The script runs as with `python SCRIPT ARGUMENTS`. Pipeline options in ARGUMENTS apply to every pipeline, also to
@@ -201,7 +201,7 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
 @VERBOSE
 @with_output
 def resume(
-    out: Output,
+    out: CommandOutput,
     path: str,
     name: str,
     savepoint: str,

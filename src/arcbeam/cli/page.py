@@ -14,7 +14,7 @@ import click
 
 from arcbeam.cli.control import is_missing, opened
 from arcbeam.cli.server import FILE, TLS_CA, token_of
-from arcbeam.console.output import Output
+from arcbeam.console.output import CommandOutput
 from arcbeam.jobs.termination import await_event
 
 _CALL_SECONDS = 3.0
@@ -32,7 +32,7 @@ _CALL_SECONDS = 3.0
 @click.option("--tls-key", type=FILE, help="PEM key of the certificate.")
 @click.option("--insecure", is_flag=True, help="Accept other users and machines without a token and TLS.")
 def page(
-    out: Output,
+    out: CommandOutput,
     folders: tuple[str, ...],
     endpoint: str,
     tls_ca: Path | None,

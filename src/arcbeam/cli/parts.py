@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from arcbeam.console.output import Output
+    from arcbeam.console.output import CommandOutput
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -44,7 +44,7 @@ class _Age(click.ParamType[float]):
     "write; on S3, from the beginning of the upload.",
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[PIPELINE_OPTIONS]...")
-def parts(out: Output, path: str, remove: bool, older_than: float, options: tuple[str, ...]) -> None:
+def parts(out: CommandOutput, path: str, remove: bool, older_than: float, options: tuple[str, ...]) -> None:
     """List files that WriteParts has written below PATH, but not yet moved to their final names (unpublished).
 
     Most are leftovers of killed runs.

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from arcbeam.cli.control import opened
-from arcbeam.console.output import Output, TextOutput
+from arcbeam.console.output import CommandOutput, TextOutput
 
 
 @click.argument("folder")
@@ -25,7 +25,7 @@ from arcbeam.console.output import Output, TextOutput
     show_default=True,
     help="Seconds to wait for elements.",
 )
-def sample(out: Output, folder: str, stage: str, seconds: float) -> None:
+def sample(out: CommandOutput, folder: str, stage: str, seconds: float) -> None:
     """Show up to five elements of each output of STAGE, with timestamp, windows and pane.
 
     FOLDER is the folder or URL of a running streaming job with --page_samples, STAGE a name in `arcbeam status`.

@@ -16,9 +16,9 @@ import click
 
 from arcbeam.cli.control import opened, request_of_folder, shown_job
 from arcbeam.console.commandlines import command_line
-from arcbeam.console.output import Output, TextOutput
+from arcbeam.console.output import CommandOutput, TextOutput
 from arcbeam.errors import JobFailedError
-from arcbeam.model.rows import MOST_SHARDS
+from arcbeam.model.rows import SHARDS_MAX
 from arcbeam.store.blobs.claims import work_folder
 from arcbeam.store.log.jobname import NOTHING_LEFT, resume_command
 from arcbeam.streaming.status.words import bytes_shown, shown
@@ -49,7 +49,7 @@ _TAKES = {"list": 0, "describe": 1, "rename": 2, "delete": 1, "copy": 2, "rescal
     is_flag=True,
     help="Rename, delete or rescale at once, also if the job seems to run. Its driver is fenced.",
 )
-def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seconds: float, force: bool) -> None:
+def savepoints(out: CommandOutput, path: str, action: str, words: tuple[str, ...], seconds: float, force: bool) -> None:
     """Manage savepoints of the job in PATH: list, describe, rename, delete, copy, rescale.
 
     \b
@@ -105,7 +105,7 @@ def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seco
             _change(out, folder, blobs, words[0], "", seconds, force)
 
 
-def _list(out: Output, blobs: DurableBlobs) -> None:
+def _list(out: CommandOutput, blobs: DurableBlobs) -> None:
     from arcbeam.store.log.inspection import savepoints as look
 
     found = look(blobs)
@@ -129,7 +129,7 @@ def _list(out: Output, blobs: DurableBlobs) -> None:
     _complain(found)
 
 
-def _describe(out: Output, folder: str, blobs: DurableBlobs, name: str) -> None:
+def _describe(out: CommandOutput, folder: str, blobs: DurableBlobs, name: str) -> None:
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.inspection import savepoints as look
     from arcbeam.store.log.opening import choice_of
@@ -172,7 +172,7 @@ def _complain(found: tuple[SavepointReport, ...]) -> None:
         click.get_current_context().exit(1)
 
 
-def _copy(out: Output, folder: str, blobs: DurableBlobs, name: str, target: str) -> None:
+def _copy(out: CommandOutput, folder: str, blobs: DurableBlobs, name: str, target: str) -> None:
     from arcbeam.store.blobs.backends import open_blobs
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import read_newest
@@ -197,12 +197,12 @@ def _number_of_shards(word: str) -> int:
     """Return the number that a word of the command line gives."""
     # Python does not convert numbers of thousands of digits.
     shards = int(word) if re.fullmatch("[0-9]{1,20}", word) else 0
-    if not 1 <= shards <= MOST_SHARDS:
-        raise click.UsageError(f"'rescale' takes a number of shards, from 1 to {MOST_SHARDS}: got {word!r}")
+    if not 1 <= shards <= SHARDS_MAX:
+        raise click.UsageError(f"'rescale' takes a number of shards, from 1 to {SHARDS_MAX}: got {word!r}")
     return shards
 
 
-def _rescale(out: Output, folder: str, blobs: DurableBlobs, shards: int, force: bool) -> None:
+def _rescale(out: CommandOutput, folder: str, blobs: DurableBlobs, shards: int, force: bool) -> None:
     from arcbeam.model.timestamps import Timestamp
     from arcbeam.streaming.restore.rescaling import rescale_stopped
 
@@ -219,7 +219,9 @@ def _rescale(out: Output, folder: str, blobs: DurableBlobs, shards: int, force: 
     )
 
 
-def _change(out: Output, folder: str, blobs: DurableBlobs, name: str, new: str, seconds: float, force: bool) -> None:
+def _change(
+    out: CommandOutput, folder: str, blobs: DurableBlobs, name: str, new: str, seconds: float, force: bool
+) -> None:
     """Rename a savepoint, or delete it if there is no new name."""
     from arcbeam.store.log.requests import RequestKind, changed_at_once
 
@@ -232,7 +234,7 @@ def _change(out: Output, folder: str, blobs: DurableBlobs, name: str, new: str, 
     out.text(f"savepoint '{name}' is renamed to '{new}'" if new else f"savepoint '{name}' is deleted", **what)
 
 
-def _requested(out: Output, folder: str, what: RequestKind, name: str, new: str, seconds: float) -> bool:
+def _requested(out: CommandOutput, folder: str, what: RequestKind, name: str, new: str, seconds: float) -> bool:
     """Request the change from the job's driver. Return whether the driver made it; False without waiting."""
     try:
         return bool(request_of_folder(out, folder, what, name, seconds, new))

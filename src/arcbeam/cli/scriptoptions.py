@@ -38,7 +38,7 @@ class Arguments(list[str]):
 
 
 @dataclass(slots=True)
-class Seen:
+class ScriptPipelines:
     """The pipelines that a script has run.
 
     Attributes:
@@ -51,7 +51,7 @@ class Seen:
 
 
 @contextmanager
-def pipelines_of_a_script(arguments: Sequence[str]) -> Iterator[Seen]:
+def pipelines_of_a_script(arguments: Sequence[str]) -> Iterator[ScriptPipelines]:
     """Run pipelines of the body without a runner on arcbeam, and set the options in the arguments on every pipeline.
 
     Options that the script made from the command line stay unchanged: the script may have changed them on purpose. A
@@ -67,7 +67,7 @@ def pipelines_of_a_script(arguments: Sequence[str]) -> Iterator[Seen]:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-    seen, named = Seen(), _given(arguments).values.get("runner")
+    seen, named = ScriptPipelines(), _given(arguments).values.get("runner")
     made, run, default = beam.Pipeline.__init__, beam.Pipeline.run, StandardOptions.DEFAULT_RUNNER
 
     @functools.wraps(made)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from arcbeam.console.output import Output, TextOutput
+from arcbeam.console.output import CommandOutput, TextOutput
 from arcbeam.errors import SetupError
 from arcbeam.jobs.termination import await_event, relayed
 
@@ -72,7 +72,7 @@ def serving(
     )
     @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[PIPELINE_OPTIONS]...")
     def serve(
-        out: Output,
+        out: CommandOutput,
         port: int,
         host: str,
         folder: Path | None,
@@ -187,7 +187,9 @@ def _signalled() -> Iterator[tuple[threading.Event, threading.Event]]:
 @ENDPOINT
 @TOKEN_FILE
 @TLS_CA
-def jobs(out: Output, running: bool, limit: int, endpoint: str, token_file: Path | None, tls_ca: Path | None) -> None:
+def jobs(
+    out: CommandOutput, running: bool, limit: int, endpoint: str, token_file: Path | None, tls_ca: Path | None
+) -> None:
     """List the jobs of a job server, newest first."""
     with client_of(endpoint, token_file, tls_ca) as client:
         found = client.jobs(limit, running)

@@ -17,7 +17,7 @@ from arcbeam.cli.control import is_folder, opened
 from arcbeam.cli.history import show_history
 from arcbeam.cli.server import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.console.commandlines import command_line
-from arcbeam.console.output import Output, TextOutput
+from arcbeam.console.output import CommandOutput, TextOutput
 from arcbeam.engine.protocol.reports import NO_COUNTS
 from arcbeam.engine.state.statemetrics import NO_STATE
 from arcbeam.errors import SetupError
@@ -62,10 +62,10 @@ _COLUMNS = {
 }
 """The columns of the table, each with the width that a terminal needs to show it."""
 
-_AHEAD = 60.0
+_AHEAD_SECONDS_MAX = 60.0
 """Seconds: a watermark that is farther ahead of the clock shows that a clock or an event time is wrong."""
 
-_WIDE = 200
+_TABLE_WIDTH = 200
 """Width of a table that is not printed to a terminal."""
 
 
@@ -84,7 +84,7 @@ _WIDE = 200
 @TOKEN_FILE
 @TLS_CA
 def status(
-    out: Output,
+    out: CommandOutput,
     job: str,
     watch: bool,
     every: float,
@@ -120,12 +120,12 @@ def status(
         raise SetupError(f"{job!r} is not a folder, so it must be the id of a job: {e.message}", e.remedy) from e
 
 
-def _show(out: Output, look: Callable[[], Status], watch: bool, every: float) -> None:
+def _show(out: CommandOutput, look: Callable[[], Status], watch: bool, every: float) -> None:
     from rich.console import Console, Group
 
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _TABLE_WIDTH, highlight=False)
 
-    def show(status: Status, width: int = _WIDE) -> None:
+    def show(status: Status, width: int = _TABLE_WIDTH) -> None:
         if not isinstance(out, TextOutput):
             more = {"overdue": overdue(status), "silent": silent(status), "headline": headline(status).as_record()}
             out.record({**as_record(status), **more})
@@ -162,7 +162,7 @@ def _show(out: Output, look: Callable[[], Status], watch: bool, every: float) ->
         show(status, console.width)
 
 
-def _table(status: Status, width: int = _WIDE) -> Table:
+def _table(status: Status, width: int = _TABLE_WIDTH) -> Table:
     """Return a table of a job's stages with the columns that fit into a width."""
     from rich.table import Table
     from rich.text import Text
@@ -270,7 +270,7 @@ def _gap(status: Status, watermark: int) -> str:
     if gap is None:
         return ""
     ahead = (watermark - clock(status)) / 1e6
-    return f"{long_shown(ahead)} ahead of the clock" if ahead > _AHEAD else behind_shown(gap / 1e6)
+    return f"{long_shown(ahead)} ahead of the clock" if ahead > _AHEAD_SECONDS_MAX else behind_shown(gap / 1e6)
 
 
 def _rate(rate: float | None) -> str:

@@ -1,6 +1,6 @@
 """The output of commands: text for people, JSON for programs.
 
-Owns the `Output` interface and its two implementations. Must not know what is printed.
+Owns the `CommandOutput` interface and its two implementations. Must not know what is printed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.model.texts import visible
 
 
-class Output(Protocol):
+class CommandOutput(Protocol):
     """The output of a command. Results go to stdout; errors and progress to stderr."""
 
     def table(self, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -35,7 +35,7 @@ class Size(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PictureLayout:
     """Where everything is.
 
     Attributes:
@@ -78,7 +78,7 @@ class _Line:
         return _ONLY_WEIGHT if len(self.upper.outs) == len(self.lower.ins) == 1 else 1.0
 
 
-def lay_out(sizes: Mapping[str, Size], edges: Sequence[tuple[str, str]], gap: Size) -> Layout:
+def lay_out(sizes: Mapping[str, Size], edges: Sequence[tuple[str, str]], gap: Size) -> PictureLayout:
     """Return positions of nodes and routes of edges.
 
     Args:
@@ -101,7 +101,7 @@ def lay_out(sizes: Mapping[str, Size], edges: Sequence[tuple[str, str]], gap: Si
             box.x += left - least
         left += most - least + gap.width
     tops = list(itertools.accumulate((height + gap.height for height in heights), initial=0.0))
-    return Layout(
+    return PictureLayout(
         {box.name: Point(box.x - box.width / 2, tops[box.layer]) for box in boxes.values()},
         tuple(_route(lines, tops, gap.height) for lines in paths),
         Size(max(left - gap.width, 0.0), max(tops[-1] - gap.height, 0.0)),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from xml.sax.saxutils import escape
 
-from arcbeam.explain.layout import Layout, Point, Size, lay_out
+from arcbeam.explain.layout import PictureLayout, Point, Size, lay_out
 from arcbeam.explain.words import EXCHANGES, observers_of, side_text, transform_names, words_of
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.texts import visible
@@ -26,8 +26,8 @@ _TITLE = 30.0
 _LINE = 18.0
 _HEADER = 26.0
 _CHANNEL_HEIGHT = 40.0
-_MAX_TRANSFORMS = 14
-_MIN_WIDTH = 560.0
+_TRANSFORMS_MAX = 14
+_WIDTH_MIN = 560.0
 
 _COLOURS = {  # On light and on dark ground.
     Routing.FORWARD: ("#64748b", "#94a3b8"),
@@ -186,7 +186,7 @@ def _draw(plan: Plan, mode: _Mode) -> str:
     sizes = {stage.id: Size(_STAGE_WIDTH, _height(stage) + 2 * mode.line) for stage in plan.stages}
     sizes |= {f"c{c.index}": Size(_CHANNEL_WIDTH, _CHANNEL_HEIGHT + mode.line) for c in plan.channels}
     layout = lay_out(_topological(plan, sizes), [(edge.start, edge.end) for edge in edges], _GAP)
-    width = max(layout.size.width + 2 * _MARGIN, _MIN_WIDTH)
+    width = max(layout.size.width + 2 * _MARGIN, _WIDTH_MIN)
     top = _MARGIN + (0.0 if mode.live else _TITLE)
     bottom = top + layout.size.height
     routings = [routing for routing in Routing if any(c.routing is routing for c in plan.channels)]
@@ -241,13 +241,13 @@ def _topological(plan: Plan, sizes: dict[str, Size]) -> dict[str, Size]:
     return dict(sorted(sizes.items(), key=lambda item: {**order, **last}[item[0]]))
 
 
-def _shifted(layout: Layout, x: float, y: float) -> Layout:
+def _shifted(layout: PictureLayout, x: float, y: float) -> PictureLayout:
     corners = {name: Point(corner.x + x, corner.y + y) for name, corner in layout.corners.items()}
-    return Layout(corners, tuple(tuple(Point(p.x + x, p.y + y) for p in r) for r in layout.routes), layout.size)
+    return PictureLayout(corners, tuple(tuple(Point(p.x + x, p.y + y) for p in r) for r in layout.routes), layout.size)
 
 
 def _height(stage: Stage) -> float:
-    lines = min(len(stage.transforms), _MAX_TRANSFORMS + 1) + len(_notes(stage))
+    lines = min(len(stage.transforms), _TRANSFORMS_MAX + 1) + len(_notes(stage))
     return _HEADER + 12 + _LINE * max(lines, 1)
 
 
@@ -273,8 +273,8 @@ def _draw_stage(stage: Stage, corner: Point, size: Size, mode: _Mode) -> str:
     left, right = corner.x, corner.x + size.width
     flags = [] if stage.source is not None else ["script" if stage.scripted else "impulse"]
     flags += words_of(stage)
-    shown = list(stage.transforms[:_MAX_TRANSFORMS])
-    hidden = stage.transforms[_MAX_TRANSFORMS:]
+    shown = list(stage.transforms[:_TRANSFORMS_MAX])
+    hidden = stage.transforms[_TRANSFORMS_MAX:]
     lines = [(_shorten(t.name, 38), "", f"{t.name}\n{t.urn}") for t in shown]
     if not stage.transforms:
         lines.append(("passes elements on", "muted", stage.name))
@@ -379,7 +379,7 @@ def _safe(text: str) -> str:
     return escape(_NOT_XML.sub("\ufffd", text), {'"': "&quot;", "'": "&#39;"})
 
 
-_LEAST_SHOWN: Final = 6
+_SHOWN_CHARACTERS_MIN: Final = 6
 """A shorter beginning of a path's segment is omitted."""
 
 
@@ -393,7 +393,7 @@ def _shorten(name: str, limit: int) -> str:
         if len("/".join(["…", segment, *kept])) > limit:
             # Its beginning says more than nothing.
             room = limit - len("/".join(["…", "…", *kept]))
-            if room >= _LEAST_SHOWN:
+            if room >= _SHOWN_CHARACTERS_MIN:
                 kept.insert(0, f"{segment[:room]}…")
             break
         kept.insert(0, segment)

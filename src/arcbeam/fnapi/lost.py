@@ -20,7 +20,7 @@ class ProcessEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class WorkerAccount:
     """What is known of a worker that has ended.
 
     Attributes:
@@ -51,13 +51,17 @@ class SdkWorkerLostError(Exception):
         account: returns what is known of the worker's end; may wait a short time for it. None: it has not ended.
     """
 
-    def __init__(self, why: str, account: Callable[[], Account] | None = None) -> None:
+    def __init__(self, why: str, account: Callable[[], WorkerAccount] | None = None) -> None:
         super().__init__(why)
         self._account = account
 
-    def account(self) -> Account:
+    def account(self) -> WorkerAccount:
         """Return what is known of the worker's end."""
-        return Account(str(self), how="it does not follow the protocol") if self._account is None else self._account()
+        return (
+            WorkerAccount(str(self), how="it does not follow the protocol")
+            if self._account is None
+            else self._account()
+        )
 
 
 class SdkWorkerNotStartedError(SdkWorkerLostError):

@@ -4,7 +4,19 @@ from arcbeam.io.deduplication import DeduplicateWithinWatermark
 from arcbeam.io.joins import JoinWithin
 from arcbeam.io.late import GroupedAndLate, LateElement, WithLate
 from arcbeam.io.outputmodes import OutputMode
-from arcbeam.io.parts import Avro, Bytes, Csv, Format, JsonLines, Parquet, Part, RecordError, Roll, Text, WriteParts
+from arcbeam.io.parts import (
+    Avro,
+    Bytes,
+    Csv,
+    Format,
+    JsonLines,
+    Parquet,
+    RecordError,
+    Roll,
+    StagedPart,
+    Text,
+    WriteParts,
+)
 from arcbeam.io.publishing import Publish, Publisher, attempt
 from arcbeam.io.watermarks import WithWatermark, WithWatermarkPolicy
 
@@ -20,11 +32,11 @@ __all__ = [
     "LateElement",
     "OutputMode",
     "Parquet",
-    "Part",
     "Publish",
     "Publisher",
     "RecordError",
     "Roll",
+    "StagedPart",
     "Text",
     "WithLate",
     "WithWatermark",

@@ -17,7 +17,7 @@ from apache_beam.transforms.core import DoFn
 from typing_extensions import override
 
 from arcbeam.errors import SetupError
-from arcbeam.model.attempts import IN_SDK_WORKER, Attempt, here
+from arcbeam.model.attempts import IN_SDK_WORKER, Attempt, process_state
 from arcbeam.model.urns import PUBLISH_ANNOTATION, QUICK
 
 _NAMELESS: Final = Attempt("", 0, (), "")
@@ -155,13 +155,13 @@ def attempt() -> Attempt:
         SetupError: an SDK worker runs the DoFn, and does not know the attempt. A DoFn whose output is the input of
             `Publish` never runs there.
     """
-    if here.attempt is None and _is_in_sdk_worker():
+    if process_state.attempt is None and _is_in_sdk_worker():
         raise SetupError(
             "an SDK worker runs this DoFn, and does not know the attempt that arcbeam.io.attempt() returns",
             "apply Publish to this DoFn's own output: then both run in Spark's Python workers; or omit "
             "--environment_type",
         )
-    return here.attempt or _NAMELESS
+    return process_state.attempt or _NAMELESS
 
 
 def _is_in_sdk_worker() -> bool:

@@ -27,7 +27,7 @@ from arcbeam.io.fields import fields_of, type_of_field
 from arcbeam.io.spans import micros_of
 from arcbeam.io.windowfns import describe
 from arcbeam.model import texts
-from arcbeam.model.observers import ANNOTATION, CONFIRMED_BY, MOST, PART, Observing, Policy
+from arcbeam.model.observers import ANNOTATION, CONFIRMED_BY, PART, UNCONFIRMED_MAX, Observing, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP
 from arcbeam.sizes import threshold
 
@@ -39,7 +39,7 @@ _FEW: Final = threshold(16)
 """Fewer times than this are converted faster one by one than in an array."""
 _BEYOND: Final = 1e13
 """Seconds at and beyond which a number cannot be an event time."""
-_FAR: Final = 253_402_300_800_000_000
+_MICROS_MAX: Final = 253_402_300_800_000_000
 """Microseconds to the year 10000."""
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _MICRO: Final = timedelta(microseconds=1)
@@ -124,9 +124,13 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         jump = None if max_jump is None else _span("max_jump", max_jump)
         if jump is not None and quantile is not None:
             raise ValueError(f"WithWatermark(max_jump={max_jump}, quantile={quantile}): use only one of the two")
-        if isinstance(confirmed_by, bool) or not isinstance(confirmed_by, int) or not 1 <= confirmed_by < MOST:
+        if (
+            isinstance(confirmed_by, bool)
+            or not isinstance(confirmed_by, int)
+            or not 1 <= confirmed_by < UNCONFIRMED_MAX
+        ):
             raise ValueError(
-                f"WithWatermark(confirmed_by={confirmed_by!r}): expected a number of elements from 1 to {MOST - 1}"
+                f"WithWatermark(confirmed_by={confirmed_by!r}): expected a number from 1 to {UNCONFIRMED_MAX - 1}"
             )
         if confirmed_by != CONFIRMED_BY and jump is None:
             raise ValueError(f"WithWatermark(confirmed_by={confirmed_by}): requires max_jump, which is missing")
@@ -299,7 +303,7 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         elif kind is Timestamp:
             times = [time.micros for time in found] if micros_of is None else micros_of(found)
         # Floats with a precision of microseconds are within Beam's event time.
-        within = kind is float or (times and min(times) >= MIN_TIMESTAMP and max(times) <= _FAR)
+        within = kind is float or (times and min(times) >= MIN_TIMESTAMP and max(times) <= _MICROS_MAX)
         if not times or not within:
             times = [self._micros(time, element) for time, element in zip(found, elements, strict=True)]
         return times
@@ -338,7 +342,7 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
                 f"{what} of an element is {_shown(time)}, a {type(time).__name__}{lacks}; it must be {_TIMES}, within "
                 f"Beam's event time: {_shown(element)}"
             )
-        if micros > _FAR and isinstance(time, numbers.Real) and not self._told:
+        if micros > _MICROS_MAX and isinstance(time, numbers.Real) and not self._told:
             # Not an error: one bad element is what `max_skew` and the like are for.
             self._told = True
             _LOG.warning(

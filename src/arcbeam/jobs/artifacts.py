@@ -23,7 +23,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from google.protobuf.message import DecodeError
 
 from arcbeam.errors import InvalidPipelineError, JobNotFoundError, SubmissionError
-from arcbeam.jobs.execution import FileKind, JobState, StagedFile
+from arcbeam.jobs.execution import JobState, StagedFile, StagedFileKind
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.store.blobs.private import make_folder, open_new
 
@@ -31,7 +31,9 @@ _LOG = logging.getLogger("arcbeam.jobs")
 
 _TYPES = common_urns.artifact_types
 _ROLES = common_urns.artifact_roles
-_KINDS = {kind.value: kind for kind in FileKind if kind not in (FileKind.FILE, FileKind.PYPI_REQUIREMENTS)}
+_KINDS = {
+    kind.value: kind for kind in StagedFileKind if kind not in (StagedFileKind.FILE, StagedFileKind.PYPI_REQUIREMENTS)
+}
 
 
 def declared(pipeline: Any) -> dict[str, list[Any]]:
@@ -236,8 +238,8 @@ def _placed(
             raise InvalidPipelineError(f"the artifact name '{name}' collides with another artifact's: {e}") from e
         environments = (environment,)
     if artifact.role_urn == _ROLES.PIP_REQUIREMENTS_FILE.urn:
-        kind = FileKind.PYPI_REQUIREMENTS
+        kind = StagedFileKind.PYPI_REQUIREMENTS
     else:
-        kind = _KINDS.get(name, FileKind.FILE)
+        kind = _KINDS.get(name, StagedFileKind.FILE)
     of = tuple(dict.fromkeys(environments))
     return StagedFile(name, path, kind, artifact.role_urn, received.sha256, of, artifact.role_payload)

@@ -77,7 +77,7 @@ class Level(IntEnum):
     ERROR = 5
 
 
-class FileKind(Enum):
+class StagedFileKind(Enum):
     """The use of a staged file, as in the start-up of the Python SDK's worker.
 
     PACKAGES_LIST is `extra_packages.txt`: the names of staged packages to install, one a line. FILE is any other file:
@@ -112,7 +112,7 @@ class StagedFile:
 
     name: str
     path: Path
-    kind: FileKind
+    kind: StagedFileKind
     role: str
     sha256: str
     environments: tuple[str, ...]
@@ -305,5 +305,5 @@ def error_text(error: BaseException) -> str:
     with their traceback.
     """
     if isinstance(error, ArcbeamError):
-        return texts.safe_text(str, error, 2 * texts.LONGEST)
+        return texts.safe_text(str, error, 2 * texts.CHARACTERS_MAX)
     return texts.safe_text(lambda e: "".join(traceback.format_exception(e)).rstrip(), error)

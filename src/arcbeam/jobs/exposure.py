@@ -12,7 +12,7 @@ from typing import Protocol
 from arcbeam.errors import SetupError
 
 
-class Exposed(Protocol):
+class ServerExposure(Protocol):
     """The address of a server, and its protection; see `arcbeam.jobs.server.ServerSettings`."""
 
     @property
@@ -36,7 +36,7 @@ class Exposed(Protocol):
         """Whether other machines may reach it without a token and TLS."""
 
 
-def check_exposure(server: Exposed, why: str = "any client of a job server can run code on it") -> None:
+def check_exposure(server: ServerExposure, why: str = "any client of a job server can run code on it") -> None:
     """Refuse to serve other machines without protection.
 
     Args:

@@ -63,7 +63,7 @@ class _Malformed:
     error: Exception
 
 
-class Guard(grpc.ServerInterceptor):  # type: ignore[misc]  # gRPC is untyped
+class CallGuard(grpc.ServerInterceptor):  # type: ignore[misc]  # gRPC is untyped
     """Refuses calls without the token, or of other users, and turns errors into status codes.
 
     Requests that are refused for their token are not even parsed.

@@ -26,12 +26,12 @@ from arcbeam.jobs.execution import (
     UNDER_WAY,
     Artifacts,
     ExecutorFactory,
-    FileKind,
     JobState,
     Level,
     MetricsNow,
     PipelineExecutor,
     StagedFile,
+    StagedFileKind,
     Submission,
     error_text,
 )
@@ -258,7 +258,7 @@ class Jobs:
             StagedFile(
                 row["name"],
                 folder / row["path"],
-                FileKind[row["kind"]],
+                StagedFileKind[row["kind"]],
                 row["role"],
                 row["sha256"],
                 tuple(row["environments"]),

@@ -66,7 +66,7 @@ def no_elements(pipeline: Any) -> list[Any]:
     ]
 
 
-_LONGEST_SET = 100
+_SET_SIZE_MAX = 100
 """Strings of a set that are shown."""
 
 
@@ -98,5 +98,5 @@ def _plain(value: Any) -> Any:
         return value.value
     found = getattr(value, "string_set", value)
     if isinstance(found, set | frozenset):
-        return {"strings": sorted(map(str, found))[:_LONGEST_SET], "number": len(found)}
+        return {"strings": sorted(map(str, found))[:_SET_SIZE_MAX], "number": len(found)}
     return str(value)

@@ -21,8 +21,8 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 _SDK = Path(apache_beam.__file__).parent
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of libraries, on any machine."""
-_MOST_TRANSFORMS = 100
-_MOST_BYTES = 1 << 18
+_TRANSFORMS_MAX = 100
+_BYTES_MAX = 1 << 18
 """Limit for a pickled function. A longer one is not searched for a name."""
 
 
@@ -35,7 +35,7 @@ def script_of(pipeline: Any) -> str:
         pipeline: `beam_runner_api_pb2.Pipeline`, of any SDK; it may be malformed.
     """
     pardos = (t for t in pipeline.components.transforms.values() if t.spec.urn == common_urns.primitives.PAR_DO.urn)
-    for transform in islice(pardos, _MOST_TRANSFORMS):
+    for transform in islice(pardos, _TRANSFORMS_MAX):
         try:
             payload = runner_pb.ParDoPayload.FromString(transform.spec.payload).do_fn.payload
             words = list(_words(payload))
@@ -65,9 +65,9 @@ def _words(payload: bytes) -> Iterator[str]:
     """Yield the strings in a pickle of the SDK."""
     data = base64.b64decode(payload, validate=True)
     try:
-        pickled = zlib.decompressobj().decompress(data, _MOST_BYTES)
+        pickled = zlib.decompressobj().decompress(data, _BYTES_MAX)
     except zlib.error:
-        pickled = bz2.BZ2Decompressor().decompress(data, _MOST_BYTES)
+        pickled = bz2.BZ2Decompressor().decompress(data, _BYTES_MAX)
     for _, argument, _ in pickletools.genops(pickled):
         if isinstance(argument, str):
             yield argument

@@ -79,7 +79,7 @@ def environment_type(options: Mapping[str, Any]) -> str:
     return str(options.get("environment_type") or options.get(_JAVA) or in_go or "").upper()
 
 
-_MOST_VAULTS = 10_000
+_VAULTS_MAX = 10_000
 _vault: OrderedDict[str, dict[str, str]] = OrderedDict()
 """The secrets of stored options, by token. They are kept in this process's memory only."""
 _vault_lock = threading.Lock()
@@ -100,7 +100,7 @@ def stored(options: Any) -> bytes:
         without.update({f"{_PREFIX}{WITHHELD}{_SUFFIX}": [token, *sorted(found)]})
         with _vault_lock:
             _vault[token] = found
-            while len(_vault) > _MOST_VAULTS:
+            while len(_vault) > _VAULTS_MAX:
                 _vault.popitem(last=False)
     serialized: bytes = without.SerializeToString()
     return serialized

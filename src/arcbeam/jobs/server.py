@@ -22,7 +22,7 @@ from arcbeam.jobs.artifacts import StagingServicer
 from arcbeam.jobs.controlservice import job_control
 from arcbeam.jobs.execution import ExecutorFactory
 from arcbeam.jobs.exposure import check_exposure, is_loopback
-from arcbeam.jobs.guard import Guard
+from arcbeam.jobs.guard import CallGuard
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.option_forms import plain_of_bytes
 from arcbeam.jobs.registry import Registry
@@ -86,7 +86,7 @@ class JobServer:
             # The port comes before the jobs: a server that cannot listen must not touch their states.
             self._server = grpc.server(
                 ThreadPoolExecutor(_THREADS, thread_name_prefix="job-api"),
-                interceptors=[Guard(settings.token, self._admits if _is_own(settings) else None)],
+                interceptors=[CallGuard(settings.token, self._admits if _is_own(settings) else None)],
                 options=[
                     ("grpc.so_reuseport", 0),  # otherwise a second server on the same port would get some of its calls
                     ("grpc.max_receive_message_length", -1),

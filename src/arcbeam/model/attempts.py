@@ -32,7 +32,7 @@ class Attempt:
     token: str
 
 
-class Here:
+class ProcessState:
     """The state of this process, which runs one task after the other.
 
     Attributes:
@@ -51,11 +51,11 @@ class Here:
             self.attempt = None
 
 
-here = Here()
+process_state = ProcessState()
 """The state of this process."""
 
 
-class Waiting(threading.local):
+class WaitReason(threading.local):
     """Why the restriction that a thread processes defers its rest, for the status of the job.
 
     Attributes:
@@ -70,5 +70,5 @@ class Waiting(threading.local):
         return reason
 
 
-waiting: Final = Waiting()
+wait_reason: Final = WaitReason()
 """The state of this thread."""

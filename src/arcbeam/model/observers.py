@@ -20,7 +20,7 @@ microseconds, in the order of the values; None if elements keep theirs.
 """
 CONFIRMED_BY: Final = 2
 """By default, a unconfirmed time is accepted if this many other times are near it."""
-MOST: Final = 1000
+UNCONFIRMED_MAX: Final = 1000
 """Fewer than this many times are unconfirmed together."""
 PART: Final = "Observe"
 """The name of the ParDo in the composite that users write."""

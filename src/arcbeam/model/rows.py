@@ -23,7 +23,7 @@ key_hash = zlib.crc32
 
 Stable across processes, hosts and versions, because files and other tasks rely on it.
 """
-MOST_SHARDS: Final = 8_192
+SHARDS_MAX: Final = 8_192
 """The largest number of shards of a job: more cost time and files in each micro-batch, and no cluster has the cores."""
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-LONGEST = 100_000
+CHARACTERS_MAX = 100_000
 """The maximum of characters; of a longer text, the end and three times as much of the beginning are kept."""
 
 SECONDS = 10.0
@@ -32,7 +32,7 @@ def visible(text: str) -> str:
     return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text.replace("\r\n", "\n"))
 
 
-def fit(text: str, longest: int = LONGEST) -> str:
+def fit(text: str, longest: int = CHARACTERS_MAX) -> str:
     """Return the text, encodable as UTF-8 and not much longer than `longest`; the number of omitted characters is
     stated.
     """
@@ -48,7 +48,7 @@ def slug(text: str, longest: int = 60) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:longest].strip("-.")
 
 
-def safe_text(speak: Callable[[Any], str], of: Any, longest: int = LONGEST) -> str:
+def safe_text(speak: Callable[[Any], str], of: Any, longest: int = CHARACTERS_MAX) -> str:
     """Return the result of `str`, `repr` or the like for an object, made safe; never raises.
 
     If that fails, or takes longer than `SECONDS`, the result names the object's type.

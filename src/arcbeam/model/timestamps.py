@@ -32,7 +32,7 @@ def shifted(moment: Timestamp, by: Duration) -> Timestamp:
     return Timestamp(min(max(moment + by, MIN_TIMESTAMP), MAX_TIMESTAMP))
 
 
-_FAR = 10 * 365 * 86_400
+_BEHIND_SECONDS_MAX = 10 * 365 * 86_400
 """Seconds: event times further from the clock do not follow it, like the small times of tutorials."""
 
 
@@ -46,7 +46,7 @@ def long_shown(seconds: float) -> str:
 
 def is_far(seconds: float) -> bool:
     """Return whether an event time that is so far behind the clock does not follow it."""
-    return seconds >= _FAR
+    return seconds >= _BEHIND_SECONDS_MAX
 
 
 def behind_shown(seconds: float) -> str:

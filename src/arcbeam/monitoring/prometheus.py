@@ -129,7 +129,7 @@ class Counter(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Exposed:
+class MonitoredJob:
     """A job with metrics.
 
     Attributes:
@@ -165,7 +165,7 @@ class JobCollector(Collector):
         now: see `exposed`.
     """
 
-    def __init__(self, jobs: Callable[[], Iterable[Exposed]], now: int | None = None) -> None:
+    def __init__(self, jobs: Callable[[], Iterable[MonitoredJob]], now: int | None = None) -> None:
         self._jobs, self._now = jobs, now
 
     @override
@@ -178,7 +178,7 @@ class JobCollector(Collector):
         return page.families.values()
 
 
-def exposed(jobs: Iterable[Exposed], now: int | None = None) -> str:
+def exposed(jobs: Iterable[MonitoredJob], now: int | None = None) -> str:
     """Return all metrics of some jobs as text.
 
     Args:
@@ -188,7 +188,7 @@ def exposed(jobs: Iterable[Exposed], now: int | None = None) -> str:
     return generate_latest(JobCollector(lambda: jobs, now)).decode()
 
 
-def _of_exposed(page: _Page, job: Exposed, now: int) -> None:
+def _of_exposed(page: _Page, job: MonitoredJob, now: int) -> None:
     page.add("up", int(job.up))
     if job.progress is not None:
         page.add("elements", job.progress.elements)
@@ -282,7 +282,7 @@ def _of_stage(stage: StageStatus) -> Iterator[tuple[str, float | None, Mapping[s
 
 @contextmanager
 def exposing(
-    endpoint: tuple[str, int] | None, jobs: Callable[[], Iterable[Exposed]]
+    endpoint: tuple[str, int] | None, jobs: Callable[[], Iterable[MonitoredJob]]
 ) -> Iterator[tuple[str, int] | None]:
     """Serve `/metrics` while the block runs.
 

@@ -29,7 +29,7 @@ _TIMEOUT: Final = 5.0
 """Seconds to wait for a collector. When a job ends, its last spans have as long."""
 
 
-class Run(Protocol):
+class TracedRun(Protocol):
     """A run of a streaming job.
 
     Attributes:
@@ -42,7 +42,7 @@ class Run(Protocol):
         """Return the job's status after its newest micro-batch."""
 
 
-Committed = Callable[[Run], None]
+Committed = Callable[[TracedRun], None]
 """Is called after each commit."""
 
 
@@ -101,7 +101,7 @@ def tracing(endpoint: str | None, name: str, id: str) -> Iterator[Committed]:
         yield committed
 
 
-def nothing(run: Run) -> None:
+def nothing(run: TracedRun) -> None:
     """Trace nothing."""
 
 
@@ -119,7 +119,7 @@ def exported(exporter: SpanExporter, name: str, id: str) -> Iterator[Committed]:
     provider.add_span_processor(BatchSpanProcessor(exporter, export_timeout_millis=_TIMEOUT * 1000))
     tracer = provider.get_tracer("arcbeam")
 
-    def committed(run: Run) -> None:
+    def committed(run: TracedRun) -> None:
         if (status := run.status()) is None:
             return
         parts = {**status.seconds, "commit": run.commit_seconds}

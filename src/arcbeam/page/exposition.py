@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from arcbeam.console.progressline import summed
-from arcbeam.monitoring.prometheus import Counter, Exposed, exposed, label_of
+from arcbeam.monitoring.prometheus import Counter, MonitoredJob, exposed, label_of
 from arcbeam.page.sources import Listed, Source
 from arcbeam.page.states import is_live
 from arcbeam.streaming.status.records import Record
@@ -30,7 +30,7 @@ def exposition(source: Source) -> str:
     return exposed(_jobs(source))
 
 
-def _jobs(source: Source) -> Iterator[Exposed]:
+def _jobs(source: Source) -> Iterator[MonitoredJob]:
     for each in [job for job in source.jobs() if _wanted(job)]:
         name = each.name or (each.status.name if each.status else "")
         # SUBTLE: the label of a job with a service gets the job's folder later.
@@ -38,10 +38,10 @@ def _jobs(source: Source) -> Iterator[Exposed]:
         label, up = label_of(name, place), _is_up(each)
         # The list has no stages. Without a driver, old figures would look like present ones.
         if not up or (found := source.job(each.id)) is None:
-            yield Exposed(label, up=up)
+            yield MonitoredJob(label, up=up)
             continue
         progress = summed(found.progress.stages) if found.progress else None
-        yield Exposed(label, found.status, progress, list(_counters(source.details(each.id))), up)
+        yield MonitoredJob(label, found.status, progress, list(_counters(source.details(each.id))), up)
 
 
 def _wanted(job: Listed) -> bool:

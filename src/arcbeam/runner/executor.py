@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
 from arcbeam.jobs.environments import of_workers, runnable, with_files
-from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, MetricsNow, PipelineExecutor, Submission
+from arcbeam.jobs.execution import JobEvents, JobState, Level, MetricsNow, PipelineExecutor, StagedFileKind, Submission
 from arcbeam.jobs.option_forms import environment_type, struct_of
 from arcbeam.jobs.termination import bring_to_end
 from arcbeam.model.commits import CommitMode
@@ -30,7 +30,7 @@ from arcbeam.runner.submission import script_of
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.remote import is_connect
 from arcbeam.spark.session.sessions import FAIR, active_session, is_local, open_session, unheeded
-from arcbeam.spark.tasks.artifacts import Staged, worker_setup_for
+from arcbeam.spark.tasks.artifacts import StagedArtifact, worker_setup_for
 from arcbeam.store.blobs.backends import open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
@@ -337,18 +337,20 @@ def _own(submission: Submission) -> dict[str, Any]:
     return {name: value for name, value in submission.options.items() if name not in submission.defaults}
 
 
-def _staged(submission: Submission) -> tuple[Staged, ...]:
+def _staged(submission: Submission) -> tuple[StagedArtifact, ...]:
     artifacts = submission.artifacts
     if artifacts is None:
         return ()
-    lists = (FileKind.REQUIREMENTS, FileKind.PYPI_REQUIREMENTS)
-    unused = (FileKind.SUBMISSION_ENVIRONMENT, FileKind.SCRIPT)
+    lists = (StagedFileKind.REQUIREMENTS, StagedFileKind.PYPI_REQUIREMENTS)
+    unused = (StagedFileKind.SUBMISSION_ENVIRONMENT, StagedFileKind.SCRIPT)
     pipeline = ParsedPipeline(parsed(runnable(submission.pipeline, requested=environment_type(submission.options))))
     whole = of_workers(pipeline.proto)
     # Embedded parts need the files that their environment has in SDK workers.
     alone = whole - with_parts(pipeline)
-    found = [Staged(f.name, f.path, sha256=f.sha256) for f in artifacts.files if whole.intersection(f.environments)]
+    found = [
+        StagedArtifact(f.name, f.path, sha256=f.sha256) for f in artifacts.files if whole.intersection(f.environments)
+    ]
     for file in artifacts.files:
         if file.kind not in unused and not alone.issuperset(file.environments):
-            found.append(Staged(file.name, file.path, file.kind in lists))
+            found.append(StagedArtifact(file.name, file.path, file.kind in lists))
     return tuple(found)

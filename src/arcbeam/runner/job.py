@@ -26,15 +26,15 @@ from arcbeam.console.progressline import ProgressLine, announce, watched
 from arcbeam.engine.coordinator import EndState
 from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
 from arcbeam.explain import as_json
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model import texts
 from arcbeam.model.plan import Plan
-from arcbeam.model.rows import MOST_SHARDS, BundleReport, LogLine
+from arcbeam.model.rows import SHARDS_MAX, BundleReport, LogLine
 from arcbeam.monitoring import tracing
-from arcbeam.monitoring.prometheus import Counter, Exposed, exposing, label_of
-from arcbeam.options import LEAST_SHARDS, ArcbeamOptions, given
+from arcbeam.monitoring.prometheus import Counter, MonitoredJob, exposing, label_of
+from arcbeam.options import SHARDS_MIN, ArcbeamOptions, given
 from arcbeam.runner.jobgraph import StoredJobGraph
 from arcbeam.runner.ownpage import details_of, own_page
 from arcbeam.runner.requestfuture import RequestFuture
@@ -175,7 +175,7 @@ class Job(JobListener):
         try:
             with self._patience(), prepared(self._spark), pooled(self._spark, self._run_id):
                 self.spark_page.find(self._spark)
-                settings = Settings(
+                settings = TaskSettings(
                     shards=options.shards
                     or self._shards
                     or default_shards(self._plan, default_parallelism(self._spark)),
@@ -206,9 +206,9 @@ class Job(JobListener):
                 ):
                     outcome = self._run.run()
             _LOG.info("%s: done in %.1f s: %s", self.name, time.monotonic() - started, outcome.summary())
-            if isinstance(outcome, streamingjob.Outcome) and outcome.state is EndState.STOPPED:
+            if isinstance(outcome, streamingjob.StreamingOutcome) and outcome.state is EndState.STOPPED:
                 self._log_end(f"suspended at micro-batch {outcome.head}", kept=True)
-            return outcome.state.name if isinstance(outcome, streamingjob.Outcome) else "DONE"
+            return outcome.state.name if isinstance(outcome, streamingjob.StreamingOutcome) else "DONE"
         except Exception as e:
             self._log_failure(e)
             if self.cancelled:
@@ -275,7 +275,7 @@ class Job(JobListener):
             found["checkpoint_dir"] = store
         return {name: value for name, value in found.items() if not name.startswith("spark_")}
 
-    def _run_of(self, settings: Settings, location: JobLocation) -> BatchRun | streamingjob.StreamRun:
+    def _run_of(self, settings: TaskSettings, location: JobLocation) -> BatchRun | streamingjob.StreamRun:
         around = self._plan, self._spark, settings, self._run_id, location
         if self._plan.bounded:
             # A server's job may be looked at from any machine.
@@ -413,14 +413,14 @@ class Job(JobListener):
             "folder": self.folder(),
         }
 
-    def exposed(self) -> Exposed:
+    def exposed(self) -> MonitoredJob:
         """Return the job with its metrics, for Prometheus."""
         run, label = self._run, label_of(self.name, self.folder())
         counters = [
             Counter(of.key.step, of.key.metric.namespace, of.key.metric.name, of.committed)
             for of in JobMetrics(self.metrics()).query()[JobMetrics.COUNTERS]
         ]
-        return Exposed(label, self.status(), None if run is None else run.progress(), counters)
+        return MonitoredJob(label, self.status(), None if run is None else run.progress(), counters)
 
     def metrics(self) -> list[bytes]:
         """Return serialized MonitoringInfos of what counts so far: in a streaming job, of what is committed."""
@@ -482,7 +482,7 @@ def default_shards(plan: Plan, tasks: int) -> int:
         tasks: how many tasks Spark runs at the same time.
     """
     # A job on bounded input ends before it has to grow.
-    return min(max(1 if plan.bounded or plan.finite else LEAST_SHARDS, tasks), MOST_SHARDS)
+    return min(max(1 if plan.bounded or plan.finite else SHARDS_MIN, tasks), SHARDS_MAX)
 
 
 def session_options(options: ArcbeamOptions) -> SessionOptions:

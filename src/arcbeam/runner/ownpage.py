@@ -33,7 +33,7 @@ _TEXT = 1000
 """Characters of each of these."""
 
 
-class Shown(Protocol):
+class OwnJob(Protocol):
     """A job: `arcbeam.runner.job.Job`."""
 
     id: str
@@ -64,7 +64,7 @@ class Shown(Protocol):
         """End it."""
 
 
-def details_of(job: Shown, *, of_folder: bool = False) -> dict[str, Any]:
+def details_of(job: OwnJob, *, of_folder: bool = False) -> dict[str, Any]:
     """Return what is shown of a job on request: its newest `messages`, the `log` of its tasks, its user `metrics`, and
     the address of Spark's page (`spark`), as JSON's values.
 
@@ -96,7 +96,7 @@ class OwnService:
         options: by plain names.
     """
 
-    def __init__(self, job: Shown, options: dict[str, Any]) -> None:
+    def __init__(self, job: OwnJob, options: dict[str, Any]) -> None:
         self._job, self._options, self._began = job, options, time.time_ns() // 1000
         self._changed = threading.Condition()
         self._requests, self._answered = 0, float("-inf")
@@ -172,7 +172,7 @@ class OwnService:
 
 
 @contextlib.contextmanager
-def own_page(job: Shown, port: int | None, options: Callable[[], dict[str, Any]]) -> Iterator[str]:
+def own_page(job: OwnJob, port: int | None, options: Callable[[], dict[str, Any]]) -> Iterator[str]:
     """Serve the page of a job while the block runs. Yield its address; "" without a port.
 
     Raises:

@@ -19,7 +19,7 @@ from apache_beam.transforms.environments import Environment
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.harness.encoding.script.mainmodule import MainModule
 from arcbeam.jobs.environments import EMBEDDED_TYPE
-from arcbeam.jobs.execution import FileKind, Submission
+from arcbeam.jobs.execution import StagedFileKind, Submission
 from arcbeam.spark.tasks.shipping import WorkerSetup
 from arcbeam.spark.tasks.storedsetup import record_of, worker_setup_of
 from arcbeam.store.blobs.claims import work_folder
@@ -49,7 +49,7 @@ def submit(proto: Any, options: PipelineOptions, main: MainModule, closed_output
         The SDK's result of a portable pipeline.
     """
     with work_folder("staging") as folder:
-        file = folder / FileKind.SCRIPT.value
+        file = folder / StagedFileKind.SCRIPT.value
         with open_new(file) as written:
             written.write(json.dumps(record_of(WorkerSetup(main=main, closed_outputs=closed_outputs))).encode())
         for environment in proto.components.environments.values():
@@ -76,7 +76,7 @@ def script_of(submission: Submission) -> WorkerSetup | None:
     """
     files = submission.artifacts.files if submission.artifacts is not None else ()
     for file in files:
-        if file.kind is FileKind.SCRIPT:
+        if file.kind is StagedFileKind.SCRIPT:
             try:
                 return worker_setup_of(json.loads(file.path.read_bytes()), local=False)
             except (ValueError, TypeError, AttributeError) as e:

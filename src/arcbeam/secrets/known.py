@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from arcbeam import errors
 from arcbeam.secrets.parting import PARAMETER, USER
 
-_SHORTEST = 6
+_SECRET_CHARACTERS_MIN = 6
 """Shortest value that is removed from texts; shorter ones occur in too many texts."""
 MASK = "…"
 """What is shown of a secret."""
@@ -27,7 +27,7 @@ class _Known:
             self._values.update(secrets)
             for value in secrets.values():
                 for part in {value, *_passwords(value)}:
-                    if len(part) >= _SHORTEST:
+                    if len(part) >= _SECRET_CHARACTERS_MIN:
                         self._hidden[part] = None
 
     def get(self, name: str) -> str | None:

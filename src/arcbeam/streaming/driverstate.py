@@ -16,7 +16,7 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observed import Seen
 from arcbeam.engine.watermarks.outlierfilter import UnconfirmedTimes
 from arcbeam.engine.watermarks.sketches import Recent
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.manifest.values import ENDED, Manifest
@@ -128,10 +128,10 @@ def started(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
     )
 
 
-def times_of(manifest: Manifest) -> Times:
+def times_of(manifest: Manifest) -> WatermarkTimes:
     """Return the watermarks of a manifest."""
     inputs = {of.stage: of.input for of in manifest.watermarks}
     outputs = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
     upstream = {of.stage: of.upstream for of in manifest.watermarks}
     progress = progress_of(manifest)
-    return Times(inputs, outputs, upstream, progress.seen, progress.recent, progress.unconfirmed)
+    return WatermarkTimes(inputs, outputs, upstream, progress.seen, progress.recent, progress.unconfirmed)

@@ -22,7 +22,7 @@ from arcbeam.engine.coordinator import (
     Propose,
 )
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Combined, Elements
+from arcbeam.engine.grouping.groupings import Combined, KeyElements
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.state.keyqueue import Late
@@ -143,7 +143,7 @@ class Scripted(Protocol):
         """
 
 
-class Watch(Protocol):
+class DriverObserver(Protocol):
     """Observes a driver: for people, a page, or a simulation. An exception that it raises ends the driver."""
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
@@ -222,7 +222,7 @@ class SideData:
     port: Port | None = None
 
 
-class Rows(Protocol[R]):
+class TaskExchange(Protocol[R]):
     """The input and output of a task in the exchange. Rows for later levels are opaque.
 
     The calls have a fixed order, in which a stream sorted by shard can answer: markers; then, for each of the task's
@@ -232,7 +232,7 @@ class Rows(Protocol[R]):
     def markers(self) -> Sequence[Marker]:
         """Return the markers of the previous level."""
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         """Return the input of a stage of this level: user keys and elements."""
 
     def any(self, stage: str, shard: int) -> bool:
@@ -254,10 +254,10 @@ class UserCode(Protocol):
     def runner(self, stage: str, shard: int, view: StateView) -> Runner:
         """Return the user code of a stage in a shard, with its state. Finish it before requesting the next one."""
 
-    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements]]:
         """Return the initial input of a stage without inputs, in a job's first micro-batch."""
 
-    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, KeyElements]]:
         """Return a script's elements for a stage's output: encoded values and their times."""
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:

@@ -263,13 +263,13 @@ def _break_long_chains(stages: Iterable[Any], context: Any) -> list[Any]:
             if stage in depths:
                 continue
             depth = 1 if stage.forced_root else 1 + max((depths[s] for s in before if s is not stage), default=0)
-            if depth > _LONGEST_CHAIN and not any(t.spec.urn == DATA_OUTPUT for t in stage.transforms):
+            if depth > _CHAIN_TRANSFORMS_MAX and not any(t.spec.urn == DATA_OUTPUT for t in stage.transforms):
                 stage.forced_root, depth = True, 1
             depths[stage] = depth
     return stages
 
 
-_LONGEST_CHAIN = threshold(100, 3)
+_CHAIN_TRANSFORMS_MAX = threshold(100, 3)
 """Transforms. Each takes at least four frames of Python's stack of 1,000, and user code needs some."""
 
 

@@ -141,7 +141,7 @@ class _Reader:
         return ValueError(f"event {self._events} of TestStream '{self._name}' {what}")
 
 
-class Events(Protocol):
+class TestStreamEvents(Protocol):
     """The events of a script, one after the other; the last is its end."""
 
     def __next__(self) -> ScriptEvent:
@@ -155,12 +155,12 @@ class Events(Protocol):
         """Stop. A thread that waits for the next event gets an error. Any thread may call this."""
 
 
-def events_of(script: Script, number: int) -> Events:
+def events_of(script: Script, number: int) -> TestStreamEvents:
     """Return the events of a script after the first `number` of them."""
     return _OfService(script, number) if script.endpoint else _Inline(script, number)
 
 
-class _Inline(Events):
+class _Inline(TestStreamEvents):
     """Events that the script contains."""
 
     def __init__(self, script: Script, number: int) -> None:
@@ -174,7 +174,7 @@ class _Inline(Events):
         pass
 
 
-class _OfService(Events):
+class _OfService(TestStreamEvents):
     """Events from a service, which always sends them all, from the first."""
 
     def __init__(self, script: Script, number: int) -> None:

@@ -26,6 +26,7 @@ from arcbeam.engine.coordinator import (
     CommitDecided,
     CommitRefused,
     CommitUnknown,
+    CoordinatorSettings,
     DrainRequested,
     DriverFailed,
     End,
@@ -42,7 +43,7 @@ from arcbeam.engine.coordinator import (
     Pace,
     Patience,
     Propose,
-    Publish,
+    PublishCommittables,
     Published,
     PublishFailed,
     ReadScript,
@@ -51,7 +52,6 @@ from arcbeam.engine.coordinator import (
     RunMicroBatch,
     SavepointRequested,
     ScriptRead,
-    Settings,
     ShutDown,
     SuspendRequested,
     TearDown,
@@ -64,7 +64,7 @@ from arcbeam.engine.protocol.markers import NO_INPUT, digest
 from arcbeam.engine.protocol.reports import Awaited, Counts, Restrictions, StageReport, TaskReport
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.engine.watermarks.stages import StageFlow, WatermarkTimes
 from arcbeam.model.commits import Committable
 from arcbeam.model.script import AddElements, AdvanceClock, AdvanceWatermark, ScriptEvent, ScriptOver
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
@@ -81,7 +81,7 @@ LAYOUT = Layout(
 )
 SCRIPTED = replace(LAYOUT, stages=(replace(LAYOUT.stages[0], scripted=True), *LAYOUT.stages[1:]))
 """The same layout, but a script provides the source's elements."""
-SETTINGS = Settings(
+SETTINGS = CoordinatorSettings(
     budget=MicroBatchBudget(Duration(100), 1000, 1000),
     pace=Pace(
         Duration(100),
@@ -219,14 +219,14 @@ def reported(
 class Driver:
     """A machine, and its commands."""
 
-    def __init__(self, settings: Settings = SETTINGS, layout: Layout = LAYOUT) -> None:
+    def __init__(self, settings: CoordinatorSettings = SETTINGS, layout: Layout = LAYOUT) -> None:
         self.machine = JobMachine(layout, settings)
         self.layout = layout
         self.now = Timestamp(0)
         self.plan: MicroBatchPlan | None = None
         self.proposed: Propose | None = None
         self.number = 0
-        self.publish: Publish | None = None
+        self.publish: PublishCommittables | None = None
         self.finalize: Finalize | None = None
         self.commands: list[Command] = []
         self.last: list[Command] = []
@@ -243,7 +243,7 @@ class Driver:
                     self.number = number
                 case Propose():
                     self.proposed = command
-                case Publish():
+                case PublishCommittables():
                     self.publish = command
                 case Finalize():
                     self.finalize = command
@@ -275,7 +275,7 @@ class Driver:
                 case others:
                     unbegun = frozenset()
             flags = dict.fromkeys(others, True)
-            return JobStarted(now, 0, Timestamp(0), Times(), unbegun, **flags)  # type: ignore[arg-type]
+            return JobStarted(now, 0, Timestamp(0), WatermarkTimes(), unbegun, **flags)  # type: ignore[arg-type]
         if self.plan:
             micro_batch, run = self.plan.micro_batch, self.plan.attempt
         proposed = self.proposed.micro_batch if self.proposed else 0
@@ -387,7 +387,7 @@ def shown(command: Command) -> str:
             )
         case Resolve(micro_batch):
             return f"resolve {micro_batch}"
-        case Publish(micro_batch, committables):
+        case PublishCommittables(micro_batch, committables):
             return f"publish {micro_batch}" if committables else f"publish {micro_batch} of the head"
         case Finalize(micro_batch):
             return f"finalize {micro_batch}"

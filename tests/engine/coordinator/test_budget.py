@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.engine.coordinator import MicroBatchBudget, Pace, Settings, paced
+from arcbeam.engine.coordinator import CoordinatorSettings, MicroBatchBudget, Pace, paced
 from arcbeam.engine.protocol.reports import Restrictions, StageReport
 from arcbeam.engine.watermarks.clocks import Local, Port
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 
 _LEAST, _MOST = MicroBatchBudget(Duration(10), 5, 20), MicroBatchBudget(Duration(5000), 1000, 2000)
@@ -71,7 +71,7 @@ def _report(leftover: bool, live: int) -> StageReport:
     ],
 )
 def test_job_lags_if_leftover_work_is_overdue(leftover: bool, live: int, output: int, is_behind: bool) -> None:
-    times = Times({}, {Port("s", "main"): Timestamp(output), Port("other", "main"): MIN_TIMESTAMP})
+    times = WatermarkTimes({}, {Port("s", "main"): Timestamp(output), Port("other", "main"): MIN_TIMESTAMP})
     assert _PACE.is_behind({("s", 0): _report(leftover, live)}, times, Timestamp(100_000)) is is_behind
 
 
@@ -100,7 +100,7 @@ def test_contradictory_bounds_are_refused() -> None:
 
 
 def test_default_target_is_half_a_second() -> None:
-    assert (Settings().pace.target, Settings().pace.catch_up) == (500_000, 5_000_000)
+    assert (CoordinatorSettings().pace.target, CoordinatorSettings().pace.catch_up) == (500_000, 5_000_000)
     budget, pace = paced(Duration(60_000_000), Duration(60_000_000))
     assert budget.time == 30_000_000
     assert pace.most.time == 120_000_000

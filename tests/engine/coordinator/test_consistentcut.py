@@ -11,11 +11,11 @@ from arcbeam.engine.coordinator.consistentcut import NO_PLACES, check, placed, w
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import InconsistentCutError
 from arcbeam.engine.protocol.reports import TaskReport
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from tests.engine.coordinator.script import LAYOUT, READ, REPORTS, SETTINGS, nothing_left, reported, source
 
-_PLAN = MicroBatchPlan(4, 0, Timestamp(0), 3, Times(), SETTINGS.budget)
+_PLAN = MicroBatchPlan(4, 0, Timestamp(0), 3, WatermarkTimes(), SETTINGS.budget)
 _WIDE = Layout(LAYOUT.stages, 2, (2, 2))
 
 
@@ -83,11 +83,11 @@ def test_shard_ahead_of_its_inputs_is_refused() -> None:
 
     places = placed(_WIDE, reported(_PLAN, ahead, _WIDE), NO_PLACES)  # type: ignore[arg-type]
     with pytest.raises(InconsistentCutError, match=r"'sum' in shard 0 .* the end of time, .* 1970"):
-        watermarks(_WIDE, places, Times())
+        watermarks(_WIDE, places, WatermarkTimes())
 
 
 def test_watermarks_follow_from_reports_and_head() -> None:
     places = placed(_WIDE, reported(_PLAN, source(5, 50), _WIDE), NO_PLACES)
-    assert watermarks(_WIDE, places, Times()).times().outputs[READ] == 5
-    committed = Times({"sum": Timestamp(7)}, {READ: Timestamp(7)})
+    assert watermarks(_WIDE, places, WatermarkTimes()).times().outputs[READ] == 5
+    committed = WatermarkTimes({"sum": Timestamp(7)}, {READ: Timestamp(7)})
     assert watermarks(_WIDE, places, committed).times().outputs[READ] == 7

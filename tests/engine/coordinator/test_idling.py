@@ -17,18 +17,18 @@ from arcbeam.engine.protocol.reports import Awaited, Counts, Restrictions, Stage
 from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
 from tests.engine.coordinator.script import LAYOUT, RATES, SETTINGS, SUM, held, nothing_left, play, reported, source
 
-_PLAN = MicroBatchPlan(4, 0, Timestamp(0), 3, Times(), SETTINGS.budget)
+_PLAN = MicroBatchPlan(4, 0, Timestamp(0), 3, WatermarkTimes(), SETTINGS.budget)
 _WIDE = Layout(LAYOUT.stages, 2, (2, 2))
 
 
-def _head(change: Any, layout: Layout = LAYOUT) -> tuple[ShardReports, Times]:
+def _head(change: Any, layout: Layout = LAYOUT) -> tuple[ShardReports, WatermarkTimes]:
     places = placed(layout, reported(_PLAN, change, layout), NO_PLACES)
-    return places, watermarks(layout, places, Times()).times()
+    return places, watermarks(layout, places, WatermarkTimes()).times()
 
 
 def _idle(change: Any, published: frozenset[Port] = frozenset(), now: int = 0, moves: tuple[Handover, ...] = ()) -> int:

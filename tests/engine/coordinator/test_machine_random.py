@@ -16,7 +16,7 @@ from arcbeam.engine.coordinator import (
     Mode,
     Phase,
     Propose,
-    Publish,
+    PublishCommittables,
     Resolve,
     RunMicroBatch,
     TearDown,
@@ -88,7 +88,7 @@ class JobWorld(RuleBasedStateMachine):
                     assert not (command.carries_unpublished and command.reports), "reports beside old committables"
                     assert not self.broken_off
                     self.driver.proposed = command
-                case Publish():
+                case PublishCommittables():
                     assert command.micro_batch in self.unpublished, "published without commit, or twice"
                     assert not self.broken_off
                 case CallShutdown():
@@ -120,7 +120,7 @@ class JobWorld(RuleBasedStateMachine):
                     assert cancelled or suspended or shut_down, "torn down too early"
                     if cancelled:
                         self.open.pop(RunMicroBatch, None)
-                        self.open.pop(Publish, None)
+                        self.open.pop(PublishCommittables, None)
             kind = Propose if isinstance(command, Resolve) else type(command)
             self.open[kind] = command
 
@@ -179,7 +179,7 @@ class JobWorld(RuleBasedStateMachine):
                 self.unpublished.add(proposed.micro_batch)
         self._answer(Propose, answer)
 
-    @precondition(lambda self: Publish in self.open)
+    @precondition(lambda self: PublishCommittables in self.open)
     @rule(how=st.sampled_from([*["published", "publish fails"] * 3, "publisher dies"]))
     def publishing_is_answered(self, how: str) -> None:
         assert self.driver.publish is not None
@@ -187,7 +187,7 @@ class JobWorld(RuleBasedStateMachine):
             self.unpublished.discard(self.driver.publish.micro_batch)
         if how == "publisher dies":
             self.owes = self.driver.machine.mode is Mode.SUSPENDING
-        self._answer(Publish, how)
+        self._answer(PublishCommittables, how)
 
     @rule(times=st.integers(1, 8), what=_REPORTS, sink=st.booleans(), callbacks=st.booleans())
     def all_goes_well_for_a_while(self, times: int, what: str, sink: bool, callbacks: bool) -> None:
@@ -196,7 +196,7 @@ class JobWorld(RuleBasedStateMachine):
                 self.a_commit_is_answered("committed")
             elif RunMicroBatch in self.open:
                 self.a_micro_batch_reports(what, sink, callbacks, 1)
-            elif Publish in self.open:
+            elif PublishCommittables in self.open:
                 self.publishing_is_answered("published")
             elif self.woken is not None:
                 self.it_is_woken()
@@ -252,7 +252,7 @@ class JobWorld(RuleBasedStateMachine):
                 self.a_micro_batch_reports("nothing", False, False, 1)
             if Propose in self.open:
                 self.a_commit_is_answered("committed")
-            if Publish in self.open:
+            if PublishCommittables in self.open:
                 self.publishing_is_answered("published")
             self.user_code_has_ended()
             self.time_passes(40)

@@ -11,7 +11,7 @@ from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.reports import Awaited, Restrictions, StageReport
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.engine.watermarks.stages import StageFlow, WatermarkTimes
 from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
 
@@ -28,11 +28,13 @@ _LAYOUT = Layout(
 )
 
 
-def _times(rates: int = MAX_TIMESTAMP, join: int = MAX_TIMESTAMP) -> Times:
-    return Times({"join": Timestamp(join)}, {_RATES: Timestamp(rates), _JOIN: Timestamp(join)})
+def _times(rates: int = MAX_TIMESTAMP, join: int = MAX_TIMESTAMP) -> WatermarkTimes:
+    return WatermarkTimes({"join": Timestamp(join)}, {_RATES: Timestamp(rates), _JOIN: Timestamp(join)})
 
 
-def _look(*reports: StageReport, times: Times | None = None, published: frozenset[Port] = frozenset()) -> object:
+def _look(
+    *reports: StageReport, times: WatermarkTimes | None = None, published: frozenset[Port] = frozenset()
+) -> object:
     places = {(report.stage, shard): replace(report, shard=shard) for shard, report in enumerate((_DONE, *reports))}
     return look(_LAYOUT, places, times or _times(), published, _NOW)
 
@@ -110,7 +112,7 @@ def _at_end(
 ) -> object:
     """All work is done, but some stages still have to prepare."""
     inputs = {"first": MAX_TIMESTAMP, "beside": MAX_TIMESTAMP, "next": first, "sink": next, "reader": MAX_TIMESTAMP}
-    times = Times(
+    times = WatermarkTimes(
         {stage: Timestamp(time) for stage, time in inputs.items()}, {_FIRST: Timestamp(first), _NEXT: Timestamp(next)}
     )
     reports = {

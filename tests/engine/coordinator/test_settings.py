@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from arcbeam.engine.coordinator import EndState, Settings, WaitUntil
+from arcbeam.engine.coordinator import CoordinatorSettings, EndState, WaitUntil
 from tests.engine.coordinator.script import Driver
 from tests.golden.texts import check_message
 
@@ -35,7 +35,7 @@ def fails(driver: Driver, what: str) -> None:
     ],
 )
 def test_store_may_be_unavailable_for_a_minute(before: tuple[str, ...], what: str, after: str) -> None:
-    driver = Driver(Settings())
+    driver = Driver(CoordinatorSettings())
     for line in before:
         driver.say(line)
     while driver.now < MINUTE:
@@ -46,7 +46,7 @@ def test_store_may_be_unavailable_for_a_minute(before: tuple[str, ...], what: st
 
 
 def test_longer_outage_of_store_fails_job() -> None:
-    driver = Driver(Settings())
+    driver = Driver(CoordinatorSettings())
     driver.say("start")
     driver.say("reports more")
     while running(driver):

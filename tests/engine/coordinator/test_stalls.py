@@ -10,14 +10,14 @@ from arcbeam.engine.coordinator import Patience, Retry
 from arcbeam.engine.coordinator.stalls import ProgressMark, moved
 from arcbeam.engine.protocol.reports import Awaited, Counts, Restrictions, StageReport
 from arcbeam.engine.watermarks.clocks import Local, Port
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.timestamps import Duration, Timestamp
 
 _REPORT = StageReport("read", 0, Timestamp(0), Local(), restrictions=Restrictions(2, 8.0))
 
 
 def _mark(report: StageReport, time: int = 0) -> ProgressMark:
-    return ProgressMark.of({("read", 0): report}, Times({"read": Timestamp(time)}))
+    return ProgressMark.of({("read", 0): report}, WatermarkTimes({"read": Timestamp(time)}))
 
 
 @pytest.mark.contract("ENG-06")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from arcbeam.engine.grouping.contents import Values
+from arcbeam.engine.grouping.contents import EncodedPaneValues
 from arcbeam.engine.grouping.effects import (
     ClearHold,
     ClearTimer,
@@ -111,7 +111,7 @@ class Shard:
                 case ClearTimer(key, window, domain):
                     self.timers.pop((key, window, domain), None)
                 case EmitPane():
-                    if isinstance(effect.contents, Values) and effect.contents.lent is not None:
+                    if isinstance(effect.contents, EncodedPaneValues) and effect.contents.lent is not None:
                         effect.contents.lent.held()
                     self.panes.append(effect)
                 case DropLate() | DropHeld():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.engine.grouping.contents import TAIL_BYTES, Accumulated, Bag, Values, block
+from arcbeam.engine.grouping.contents import TAIL_BYTES, Accumulated, EncodedPaneValues, WindowBag, block
 from arcbeam.errors import StateFormatError
 from arcbeam.testing.views import MemoryView
 from tests.engine.grouping.grouping_strategies import Concat
@@ -37,14 +37,14 @@ def entry(address: bytes, number: int) -> bytes:
     return address + bytes([number])
 
 
-def reopened(bag: Bag, view: MemoryView, fresh: bytes = b"a") -> Bag:
+def reopened(bag: WindowBag, view: MemoryView, fresh: bytes = b"a") -> WindowBag:
     tail = bag.store()
-    return Bag(view, entry, fresh, bag.address, bag.entries, tail)
+    return WindowBag(view, entry, fresh, bag.address, bag.entries, tail)
 
 
 def released(taken: Any) -> None:
     """Remove the rows of a pane, as when user code has returned."""
-    if isinstance(taken, Values) and taken.lent is not None:
+    if isinstance(taken, EncodedPaneValues) and taken.lent is not None:
         taken.lent.release()
 
 
@@ -55,7 +55,7 @@ values = st.lists(sizes.flatmap(lambda size: st.just(b"x" * size)), min_size=1, 
 @given(pieces=st.lists(values, max_size=6), keep=st.booleans())
 def test_elements_leave_as_they_arrived(pieces: list[list[bytes]], keep: bool) -> None:
     view = MemoryView()
-    bag = Bag(view, entry, b"a")
+    bag = WindowBag(view, entry, b"a")
     for piece in pieces:
         bag.add(piece)
         bag = reopened(bag, view)
@@ -71,12 +71,12 @@ def test_elements_leave_as_they_arrived(pieces: list[list[bytes]], keep: bool) -
 
 def test_blocks_of_many_elements_are_decoded() -> None:
     elements = [str(n).encode() for n in range(1000)]
-    assert list(Values((block(elements), block([b""])), [b"rest"])) == [*elements, b"", b"rest"]
+    assert list(EncodedPaneValues((block(elements), block([b""])), [b"rest"])) == [*elements, b"", b"rest"]
 
 
 def test_cost_of_element_is_independent_of_count() -> None:
     view = CountingView()
-    bag = Bag(view, entry, b"a")
+    bag = WindowBag(view, entry, b"a")
     for _ in range(200):
         bag.add([b"x" * 100])
         bag = reopened(bag, view)
@@ -88,7 +88,7 @@ def test_cost_of_element_is_independent_of_count() -> None:
 
 def test_bag_with_fewer_entries_moves() -> None:
     view = CountingView()
-    large, small = Bag(view, entry, b"large"), Bag(view, entry, b"small")
+    large, small = WindowBag(view, entry, b"large"), WindowBag(view, entry, b"small")
     for bag, times in ((large, 9), (small, 2)):
         for _ in range(times):
             bag.add([b"x" * TAIL_BYTES])
@@ -105,7 +105,7 @@ def test_bag_with_fewer_entries_moves() -> None:
 def test_two_bags_never_share_entries() -> None:
     """A window is merged into another, its entries stay, and a new window of the same name begins."""
     view = MemoryView()
-    first, again = Bag(view, entry, b"w"), Bag(view, entry, b"w")
+    first, again = WindowBag(view, entry, b"w"), WindowBag(view, entry, b"w")
     for bag in (first, again):
         bag.add([b"x" * 2 * TAIL_BYTES])
         bag.store()
@@ -116,7 +116,7 @@ def test_two_bags_never_share_entries() -> None:
 
 def test_unknown_blocks_are_refused() -> None:
     with pytest.raises(StateFormatError, match="a window's elements"):
-        list(Values((b"\x07abc",)))
+        list(EncodedPaneValues((b"\x07abc",)))
 
 
 @given(pieces=st.lists(st.lists(st.binary(max_size=3).map(bytes.hex).map(str.encode), max_size=3)), keep=st.booleans())
@@ -168,7 +168,7 @@ def test_tails_of_merged_bags_are_joined() -> None:
         view = MemoryView()
         bags = []
         for name, size in zip((b"one", b"other"), sizes, strict=True):
-            bag = Bag(view, entry, name)
+            bag = WindowBag(view, entry, name)
             for n in range(size):
                 bag.add([name * TAIL_BYTES] if n else [name])
                 bag = reopened(bag, view, name)

@@ -7,10 +7,10 @@ import pickle
 import pytest
 
 from arcbeam.engine.grouping.composites import AfterAny, AfterWatermark, Repeatedly
-from arcbeam.engine.grouping.contents import Values
+from arcbeam.engine.grouping.contents import EncodedPaneValues
 from arcbeam.engine.grouping.delays import Delay
 from arcbeam.engine.grouping.effects import ClearHold, DropLate, DropReason, EmitPane, SetHold, SetTimer
-from arcbeam.engine.grouping.groupings import Clocks, Element, Grouping
+from arcbeam.engine.grouping.groupings import Clocks, Grouping, KeyElement
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount, AfterSynchronizedTime, AfterTime
@@ -37,12 +37,16 @@ def clocks(watermark: int = MIN_TIMESTAMP, now: int = 0, output: int | None = No
 
 def release(effect: object) -> None:
     """Remove the rows of a pane, as when user code has returned."""
-    if isinstance(effect, EmitPane) and isinstance(effect.contents, Values) and effect.contents.lent is not None:
+    if (
+        isinstance(effect, EmitPane)
+        and isinstance(effect.contents, EncodedPaneValues)
+        and effect.contents.lent is not None
+    ):
         effect.contents.lent.release()
 
 
-def elements(*times: int) -> list[Element]:
-    return [Element(str(time).encode(), Timestamp(time), FIXED.assign(Timestamp(time))) for time in times]
+def elements(*times: int) -> list[KeyElement]:
+    return [KeyElement(str(time).encode(), Timestamp(time), FIXED.assign(Timestamp(time))) for time in times]
 
 
 def test_grouping_emits_values() -> None:
@@ -226,7 +230,7 @@ def test_custom_windows_without_merging() -> None:
     view = MemoryView()
     grouping = Grouping(Strategy(DEFAULT), view)
     large = b"1" * 1000
-    came = [Element(large, Timestamp(1), (one, other)), Element(b"2", Timestamp(2), (other,))]
+    came = [KeyElement(large, Timestamp(1), (one, other)), KeyElement(b"2", Timestamp(2), (other,))]
     effects = grouping.add(b"k", came, clocks())
     timers = [(effect.window, effect.at) for effect in effects if isinstance(effect, SetTimer)]
     assert timers == [(one, 9), (other, 9)]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
-from arcbeam.engine.grouping.contents import TAIL_BYTES, Values
+from arcbeam.engine.grouping.contents import TAIL_BYTES, EncodedPaneValues
 from arcbeam.engine.grouping.effects import Effect, EmitPane
 from arcbeam.engine.grouping.groupings import Grouping
 from arcbeam.engine.grouping.strategy import Strategy
@@ -46,7 +46,7 @@ class Long(Told):
 
 
 def shown(effect: Effect) -> Any:
-    if isinstance(effect, EmitPane) and isinstance(effect.contents, Values):
+    if isinstance(effect, EmitPane) and isinstance(effect.contents, EncodedPaneValues):
         return effect._replace(contents=list(effect.contents))
     return effect
 

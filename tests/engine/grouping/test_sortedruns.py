@@ -7,7 +7,13 @@ from collections import defaultdict
 
 import pytest
 
-from arcbeam.engine.grouping.sortedruns import FAN, LARGE, MANY, ROW_BYTES, SortedRuns
+from arcbeam.engine.grouping.sortedruns import (
+    LARGE_RUN_BYTES_MIN,
+    MERGED_RUNS,
+    ROW_BYTES,
+    RUNS_AFTER_LARGE_MAX,
+    SortedRuns,
+)
 from arcbeam.testing.views import MemoryView
 
 PLACE = b"here"
@@ -28,7 +34,7 @@ def test_runs_are_read_by_key_in_order(seed: int) -> None:
     for _ in range(chance.choice([0, 1, 5, 40])):
         groups = some(chance, chance.choice([1, 40, 400]))
         if chance.random() < 0.05:
-            groups[b"b"] = [bytes(LARGE)]
+            groups[b"b"] = [bytes(LARGE_RUN_BYTES_MIN)]
         SortedRuns(view, PLACE).add(groups)
         for key, payloads in groups.items():
             expected[key] += payloads
@@ -61,13 +67,15 @@ def test_small_runs_are_merged_but_large_ones_stay() -> None:
     large = {b"%d" % n: [bytes(ROW_BYTES)] for n in range(200)}
     runs.add(large)
     rows = sum(1 for _ in view.scan(b""))
-    for micro_batch in range(10 * MANY):
+    for micro_batch in range(10 * RUNS_AFTER_LARGE_MAX):
         runs.add({b"key": [b"%d" % micro_batch], b"%03d" % micro_batch: [b""]})
-        assert sum(1 for _ in view.scan(b"")) < rows + MANY + 1
-    assert runs_of(view) < 4 * FAN
+        assert sum(1 for _ in view.scan(b"")) < rows + RUNS_AFTER_LARGE_MAX + 1
+    assert runs_of(view) < 4 * MERGED_RUNS
     found = {key: list(payloads) for key, payloads in runs.merged({})}
-    assert found[b"key"] == [b"%d" % micro_batch for micro_batch in range(10 * MANY)]
-    assert found.keys() == large.keys() | {b"key"} | {b"%03d" % micro_batch for micro_batch in range(10 * MANY)}
+    assert found[b"key"] == [b"%d" % micro_batch for micro_batch in range(10 * RUNS_AFTER_LARGE_MAX)]
+    assert found.keys() == large.keys() | {b"key"} | {
+        b"%03d" % micro_batch for micro_batch in range(10 * RUNS_AFTER_LARGE_MAX)
+    }
 
 
 def runs_of(view: MemoryView) -> int:
@@ -83,9 +91,9 @@ def test_bytes_are_rewritten_few_times(size: int) -> None:
         before = view.written
         SortedRuns(view, PLACE).add({b"%d" % (micro_batch % 50): [bytes(size)]})
         most = max(most, view.written - before)
-        assert runs_of(view) < 5 * FAN + micro_batch * size / LARGE
+        assert runs_of(view) < 5 * MERGED_RUNS + micro_batch * size / LARGE_RUN_BYTES_MIN
     assert view.written < 7 * micro_batches * (size + 20) + 12 * micro_batches * runs_of(view)
-    assert most < FAN * LARGE
+    assert most < MERGED_RUNS * LARGE_RUN_BYTES_MIN
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -95,12 +103,12 @@ def test_runs_of_any_size_stay_few(seed: int) -> None:
     sizes = [1, 30, 300, 3_000, 30_000]
     large = 0
     for _ in range(400):
-        size = LARGE if chance.random() < 0.005 else chance.choice(sizes)
-        large += size == LARGE
+        size = LARGE_RUN_BYTES_MIN if chance.random() < 0.005 else chance.choice(sizes)
+        large += size == LARGE_RUN_BYTES_MIN
         if chance.random() < 0.1:
             chance.shuffle(sizes)
         SortedRuns(view, PLACE).add({b"key": [bytes(size)]})
-        assert runs_of(view) < MANY * (1 + large) + 400 * 30_000 / LARGE
+        assert runs_of(view) < RUNS_AFTER_LARGE_MAX * (1 + large) + 400 * 30_000 / LARGE_RUN_BYTES_MIN
     ((key, payloads),) = ((key, list(payloads)) for key, payloads in SortedRuns(view, PLACE).merged({}))
     assert (key, len(payloads)) == (b"key", 400)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
-from arcbeam.engine.grouping.contents import Values
-from arcbeam.engine.grouping.groupings import Together, WindowedElement
+from arcbeam.engine.grouping.contents import EncodedPaneValues
+from arcbeam.engine.grouping.groupings import UniformElements, WindowedElement
 from arcbeam.engine.grouping.openwindow import Rules
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.windowbuffer import WindowBuffer
@@ -22,7 +22,7 @@ _WINDOW = IntervalWindow(Timestamp(0), Timestamp(10))
 _BEFORE = Timestamp(0)
 
 
-class Pack(Together):
+class Pack(UniformElements):
     """Values separated by commas."""
 
     def __init__(self, values: list[bytes], windows: tuple[Window, ...]) -> None:
@@ -73,7 +73,9 @@ def test_payloads_of_key_stay_in_order(
             assert key not in found
             found[key] = list(contents)
             assert list(contents) == found[key], "it may be iterated repeatedly"
-            parts = [[*part] if isinstance(part, Values) else part.split(b",")[1:] for part in contents.parts]
+            parts = [
+                [*part] if isinstance(part, EncodedPaneValues) else part.split(b",")[1:] for part in contents.parts
+            ]
             assert [value for part in parts for value in part] == found[key]
             room -= 1
             if not room:

@@ -15,7 +15,7 @@ from arcbeam.engine.grouping.sortedruns import SortedRuns
 from arcbeam.engine.rescaling.rescaling import LevelRescaling, RescaledStage
 from arcbeam.engine.rescaling.sink import Put
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, Kind, Section, moment, name, part, prefix, put_format
+from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, RowKind, Section, moment, name, part, prefix, put_format
 from arcbeam.engine.state.blocked import BlockedElement, BlockedElements, SideInputWindow
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.engine.state.keyqueue import Element, SortedInput
@@ -96,8 +96,8 @@ def rows_of(key: bytes) -> Mapping[bytes, bytes]:
             timers.set(key, window, "event", Timestamp(5), Timestamp(3), tag + "2")
             timers.set(key, window, "clock", Timestamp(5), Timestamp(3), tag)
         assert ordered.add(Element(key, window, Timestamp(4), b"v"), MIN_TIMESTAMP) is None
-    view.put(prefix(Kind.GROUPING, _KEYED) + len(key).to_bytes(4, "big") + key + b"w", b"record")
-    view.delete(prefix(Kind.ARRIVALS, _KEYED))
+    view.put(prefix(RowKind.GROUPING, _KEYED) + len(key).to_bytes(4, "big") + key + b"w", b"record")
+    view.delete(prefix(RowKind.ARRIVALS, _KEYED))
     return view.snapshot()
 
 
@@ -156,7 +156,7 @@ def test_blocked_element_has_the_long_key_of_a_cell() -> None:
 
 
 def test_rows_of_other_formats_are_refused() -> None:
-    view = MemoryView({bytes((Kind.FORMAT,)): b"\0\7"})
+    view = MemoryView({bytes((RowKind.FORMAT,)): b"\0\7"})
     with pytest.raises(ArcbeamError, match="shard 0 has format 7"):
         rescale([view], 3)
 
@@ -168,7 +168,7 @@ def test_rows_of_removed_stages_are_left_out() -> None:
 
 
 def test_idle_time_of_equal_watermarks_is_kept() -> None:
-    views, row = fresh(2), prefix(Kind.OUTPUT, _FREE) + name("out")
+    views, row = fresh(2), prefix(RowKind.OUTPUT, _FREE) + name("out")
     for view, since in zip(views, (8, 9), strict=True):
         view.put(row, moment(Timestamp(1)) + moment(Timestamp(since)))
     assert [view.get(row) for view in rescale(views, 3)] == [moment(Timestamp(1)) + moment(Timestamp(9))] * 3
@@ -259,7 +259,7 @@ def test_restrictions_keep_their_times_and_counts(
             residuals.adapt()
             assert view.snapshot() == before, "totals are counted again"
         found += [Residuals(view, _FREE, _OUTPUTS).hand_over(each.id) for each in list(residuals.all())]
-        assert not any(row[0] != Kind.FORMAT for row, _ in view.scan(b""))
+        assert not any(row[0] != RowKind.FORMAT for row, _ in view.scan(b""))
     assert sorted(found) == handed
 
 
@@ -325,7 +325,7 @@ def test_buffered_windows_keep_payloads_in_order(
                 assert (window, key) not in found, "runs are sorted, so a key comes once"
                 found[window, key] += payloads
             of.clear()
-        assert not any(row[0] == Kind.GROUPING for row, _ in view.scan(b""))
+        assert not any(row[0] == RowKind.GROUPING for row, _ in view.scan(b""))
     assert found == expected
 
 
@@ -340,7 +340,7 @@ def test_runs_of_an_old_shard_are_sorted_runs_in_the_new_one() -> None:
 
 
 def _place(window: bytes) -> bytes:
-    return prefix(Kind.GROUPING, _KEYED) + b"\xff" + part(window, NAME_LIMIT)
+    return prefix(RowKind.GROUPING, _KEYED) + b"\xff" + part(window, NAME_LIMIT)
 
 
 def test_change_of_window_timers_is_reported() -> None:
@@ -368,13 +368,13 @@ def behind(times: Sequence[Timestamp]) -> list[MemoryView]:
             if time < _UPSTREAM:
                 Holds(view, stage, Side.INPUT).set(Holder(HolderKind.STATE, "waits", key, b"w"), time)
             assert Clock(view, stage, ()).advance(_UPSTREAM) == time
-            assert (view.get(prefix(Kind.CLOCK, stage)) is None) == (time in (_UPSTREAM, MIN_TIMESTAMP))
+            assert (view.get(prefix(RowKind.CLOCK, stage)) is None) == (time in (_UPSTREAM, MIN_TIMESTAMP))
     return views
 
 
 def clock_of(view: MemoryView) -> Timestamp:
     """Return where the input watermark of a shard is, before it runs; a shard without a row is at the head's."""
-    head = MIN_TIMESTAMP if view.get(prefix(Kind.CLOCK, _KEYED)) else _UPSTREAM
+    head = MIN_TIMESTAMP if view.get(prefix(RowKind.CLOCK, _KEYED)) else _UPSTREAM
     return Clock(view, _KEYED, (), head).input
 
 
@@ -408,7 +408,7 @@ def test_floors_that_are_passed_are_dropped() -> None:
 
 def test_shards_without_pending_work_stay_without_rows() -> None:
     views = behind([_UPSTREAM, Timestamp(2), _UPSTREAM])
-    assert [view.get(prefix(Kind.CLOCK, _KEYED)) is None for view in views] == [True, False, True]
+    assert [view.get(prefix(RowKind.CLOCK, _KEYED)) is None for view in views] == [True, False, True]
     assert clock_of(rescale(views, 2, _AT_THE_HEAD)[0]) == 2
     for number in (6, 4, 1):
         assert contents(rescale([*fresh(2), MemoryView()], number, _AT_THE_HEAD)) == [{}] * number
@@ -430,7 +430,7 @@ def test_arrivals_continue_after_all_that_came() -> None:
         for _ in range(count):
             assert ordered.add(Element(key, b"", Timestamp(4), b"v"), MIN_TIMESTAMP) is None
     for view in rescale(views, 3):
-        assert view.get(prefix(Kind.ARRIVALS, _KEYED)) == (5).to_bytes(8, "big")
+        assert view.get(prefix(RowKind.ARRIVALS, _KEYED)) == (5).to_bytes(8, "big")
 
 
 def test_every_kind_of_row_is_covered() -> None:
@@ -438,9 +438,18 @@ def test_every_kind_of_row_is_covered() -> None:
     view = views[0]
     for row, value in rows_of(b"a").items():
         view.put(row, value)
-    for kind in set(Kind) - {Kind(row[0]) for row, _ in view.scan(b"")}:
-        assert kind in {Kind.FREE, Kind.BLOCKED, Kind.RESIDUAL, Kind.DUE, Kind.ROOT, Kind.CLOCK, Kind.ARRIVALS,
-                        Kind.KEY_RANGES, Kind.OUTPUT}  # fmt: skip
+    for kind in set(RowKind) - {RowKind(row[0]) for row, _ in view.scan(b"")}:
+        assert kind in {
+            RowKind.FREE,
+            RowKind.BLOCKED,
+            RowKind.RESIDUAL,
+            RowKind.DUE,
+            RowKind.ROOT,
+            RowKind.CLOCK,
+            RowKind.ARRIVALS,
+            RowKind.KEY_RANGES,
+            RowKind.OUTPUT,
+        }
     unknown = MemoryView({b"\x7f\0\0": b""})
     with pytest.raises(ValueError, match="127"):
         rescale([unknown], 1)

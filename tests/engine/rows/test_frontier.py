@@ -61,7 +61,7 @@ def test_rows_are_put_where_others_were_taken() -> None:
 @pytest.mark.parametrize("ahead", [1, 2, 3])
 def test_keys_with_common_prefix_are_found_between_reads(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
     """At any end of a read, the next row is the first of the next read, and a row put there is there once."""
-    monkeypatch.setattr(frontier, "_AHEAD", ahead)
+    monkeypatch.setattr(frontier, "_AHEAD_ROWS_MAX", ahead)
     keys = [_START + b"k" * (n // 4) + b"\0" * (n % 4) for n in range(24)]
     for seed in range(20):
         chance = random.Random(seed)

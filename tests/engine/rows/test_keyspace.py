@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from arcbeam.engine.rows import keyspace
-from arcbeam.engine.rows.keyspace import Kind, Section
+from arcbeam.engine.rows.keyspace import RowKind, Section
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 _TIMES = st.integers(MIN_TIMESTAMP, MAX_TIMESTAMP).map(Timestamp)
@@ -18,7 +18,7 @@ _LONG = st.binary(min_size=100, max_size=400)
 def _encoded(row: tuple[int, bytes, Timestamp, bytes]) -> bytes:
     stage, key, time, window = row
     return (
-        keyspace.prefix(Kind.KEYED, stage)
+        keyspace.prefix(RowKind.KEYED, stage)
         + keyspace.part(key)
         + keyspace.moment(time)
         + keyspace.part(window, keyspace.NAME_LIMIT)
@@ -69,9 +69,9 @@ def test_moments_are_decoded(time: Timestamp) -> None:
 
 @pytest.mark.parametrize("stage", [70_000, 65_536, -1])
 def test_number_of_stage_has_two_bytes(stage: int) -> None:
-    assert keyspace.prefix(Kind.KEYED, 65_535) == b"\x10\xff\xff"
+    assert keyspace.prefix(RowKind.KEYED, 65_535) == b"\x10\xff\xff"
     with pytest.raises(ValueError, match=f"0 to 65,535: {stage:,}"):
-        keyspace.prefix(Kind.KEYED, stage)
+        keyspace.prefix(RowKind.KEYED, stage)
 
 
 def test_lmdb_accepts_longest_key() -> None:
@@ -79,9 +79,9 @@ def test_lmdb_accepts_longest_key() -> None:
     name = keyspace.name("n" * 5000)
     key, window = keyspace.part(long), keyspace.part(long, keyspace.NAME_LIMIT)
     slot = key + window + bytes((Section.TIMER,)) + name + key
-    timer = keyspace.prefix(Kind.EVENT, 1) + keyspace.moment(MAX_TIMESTAMP) + b"\0" + slot
-    hold = keyspace.prefix(Kind.HOLDS, 1) + name + keyspace.moment(MAX_TIMESTAMP) + bytes((Kind.KEYED,)) + slot
-    assert max(len(timer), len(hold)) <= keyspace.LONGEST
+    timer = keyspace.prefix(RowKind.EVENT, 1) + keyspace.moment(MAX_TIMESTAMP) + b"\0" + slot
+    hold = keyspace.prefix(RowKind.HOLDS, 1) + name + keyspace.moment(MAX_TIMESTAMP) + bytes((RowKind.KEYED,)) + slot
+    assert max(len(timer), len(hold)) <= keyspace.KEY_BYTES_MAX
 
 
 @given(st.binary(max_size=4), st.binary(max_size=6))

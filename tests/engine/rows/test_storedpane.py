@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from arcbeam.engine.grouping import contents, sortedruns
-from arcbeam.engine.grouping.contents import Bag
+from arcbeam.engine.grouping.contents import WindowBag
 from arcbeam.engine.grouping.sortedruns import SortedRuns
 from arcbeam.engine.rows.storedpane import StoredPane
 from arcbeam.testing.views import MemoryView
@@ -89,8 +89,8 @@ def test_large_keys_of_runs_are_lent(seed: int, monkeypatch: pytest.MonkeyPatch)
     assert not view.snapshot()
 
 
-def _bag(view: MemoryView, values: list[bytes], fresh: bytes = b"w") -> Bag:
-    bag = Bag(view, lambda address, n: b"e" + address + b"%d" % n, fresh)
+def _bag(view: MemoryView, values: list[bytes], fresh: bytes = b"w") -> WindowBag:
+    bag = WindowBag(view, lambda address, n: b"e" + address + b"%d" % n, fresh)
     for value in values:
         bag.add([value])
         bag.store()
@@ -111,7 +111,7 @@ def test_entries_of_bag_stay_until_pane_is_released(monkeypatch: pytest.MonkeyPa
     for pane in (early, last):
         assert [list(pane) for _ in range(2)] == [[*values, b"pending"]] * 2
     for pane in (early, last):
-        assert isinstance(pane, contents.Values)
+        assert isinstance(pane, contents.EncodedPaneValues)
         assert pane.lent is not None
         pane.lent.release()
     assert list(bag.take(keep=False)) == [b"x" * 600]
@@ -126,7 +126,7 @@ def test_bag_that_is_cleared_or_absorbed_spares_lent_entries(monkeypatch: pytest
     pane = bag.take(keep=True)
     bag.clear()
     assert list(pane) == values
-    assert isinstance(pane, contents.Values)
+    assert isinstance(pane, contents.EncodedPaneValues)
     assert pane.lent is not None
     pane.lent.release()
     assert not view.snapshot()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcbeam.engine.state.balancing import Move, Sized, pack, rebalance
+from arcbeam.engine.state.balancing import MovableRestriction, RestrictionMove, pack, rebalance
 
 _SIZES = st.lists(st.floats(0.1, 100) | st.sampled_from([0.0, math.nan, math.inf, -1.0]), max_size=30)
 
@@ -41,7 +41,7 @@ def test_things_of_unknown_size_are_spread_evenly() -> None:
 @given(st.lists(_SIZES, min_size=1, max_size=6), st.sampled_from([0.0, 0.25, 1.0]))
 def test_moves_relieve_fullest_shard_and_happen_once(all_sizes: list[list[float]], slack: float) -> None:
     held = {
-        shard: [Sized(b"%d.%d" % (shard, i), size) for i, size in enumerate(sizes)]
+        shard: [MovableRestriction(b"%d.%d" % (shard, i), size) for i, size in enumerate(sizes)]
         for shard, sizes in enumerate(all_sizes)
     }
     moves = rebalance(held, slack)
@@ -65,26 +65,28 @@ def test_moves_relieve_fullest_shard_and_happen_once(all_sizes: list[list[float]
 
 
 def test_shard_without_fixed_work_has_none() -> None:
-    held = {0: [Sized(b"a", 0.1), Sized(b"b", 0.1)], 1: []}
-    assert rebalance(held) == [Move(b"b", 0, 1)]
+    held = {0: [MovableRestriction(b"a", 0.1), MovableRestriction(b"b", 0.1)], 1: []}
+    assert rebalance(held) == [RestrictionMove(b"b", 0, 1)]
     assert rebalance(held, fixed={1: 0.2}) == []
-    assert rebalance({0: [Sized(b"a", 0.1)], 1: []}, fixed={0: 0.2}) == [Move(b"a", 0, 1)]
+    assert rebalance({0: [MovableRestriction(b"a", 0.1)], 1: []}, fixed={0: 0.2}) == [RestrictionMove(b"a", 0, 1)]
 
 
 def test_single_straggler_is_not_moved() -> None:
-    assert rebalance({0: [Sized(b"huge", 100.0)], 1: []}) == []
-    assert rebalance({0: [Sized(b"huge", 100.0), Sized(b"small", 1.0)], 1: []}) == [Move(b"small", 0, 1)]
-    assert rebalance({0: [Sized(b"a", 10.0)], 1: [Sized(b"b", 9.0)]}) == []
+    assert rebalance({0: [MovableRestriction(b"huge", 100.0)], 1: []}) == []
+    assert rebalance({0: [MovableRestriction(b"huge", 100.0), MovableRestriction(b"small", 1.0)], 1: []}) == [
+        RestrictionMove(b"small", 0, 1)
+    ]
+    assert rebalance({0: [MovableRestriction(b"a", 10.0)], 1: [MovableRestriction(b"b", 9.0)]}) == []
     assert rebalance({0: []}) == []
 
 
 def test_restrictions_of_one_shard_are_spread_over_all() -> None:
-    moves = rebalance({0: [Sized(b"%d" % i, 1.0) for i in range(4000)], 1: [], 2: [], 3: []}, 0.1)
+    moves = rebalance({0: [MovableRestriction(b"%d" % i, 1.0) for i in range(4000)], 1: [], 2: [], 3: []}, 0.1)
     assert 2800 <= len(moves) <= 3000
 
 
 def test_fixed_work_counts() -> None:
-    held = {0: [Sized(b"a", 1.0), Sized(b"b", 1.0)], 1: []}
+    held = {0: [MovableRestriction(b"a", 1.0), MovableRestriction(b"b", 1.0)], 1: []}
     assert [move.target for move in rebalance(held)] == [1]
     assert rebalance(held, fixed={1: 2.0}) == []
-    assert [move.target for move in rebalance({0: [], 1: [Sized(b"a", 1.0)]}, fixed={1: 5.0})] == [0]
+    assert [move.target for move in rebalance({0: [], 1: [MovableRestriction(b"a", 1.0)]}, fixed={1: 5.0})] == [0]

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from arcbeam.engine.rows.keyspace import Kind, prefix
+from arcbeam.engine.rows.keyspace import RowKind, prefix
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
 from arcbeam.engine.state.restrictiontotals import RestrictionTotals, TooManyRestrictions
 from arcbeam.engine.watermarks.holds import HolderKind, Holds, Side
@@ -356,7 +356,7 @@ def test_rows_without_totals_are_counted() -> None:
     residuals = Residuals(view, 0, ("main",))
     residuals.admit("a", Remainder(b"all", 3.0, None, {"main": _NOW}), _NOW)
     residuals.admit("b", Remainder(b"all", 4.0), _NOW)
-    view.delete(prefix(Kind.ROOT, 0))
+    view.delete(prefix(RowKind.ROOT, 0))
     again = Residuals(view, 0, ("main",))
     assert again.totals() == RestrictionTotals(2, Fraction(7), {"main": 1})
     again.admit("c", Remainder(b"all", 1.0), _NOW)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import KeyElements
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.engine.state.timers import EXPIRATION, Fired
@@ -36,7 +36,7 @@ class Deciding(World):
         self.chance = random.Random(seed)
         if in_lots:
             self.together = self.chance.choice([2, 3, 100])
-        self.unsettled: list[tuple[bytes, Elements]] = []
+        self.unsettled: list[tuple[bytes, KeyElements]] = []
         self.lots: list[Sequence[Fired]] = []
         self.stories: dict[bytes, list[Any]] = defaultdict(list)
         self.calls_of_key: dict[bytes, int] = defaultdict(int)
@@ -59,12 +59,12 @@ class Deciding(World):
                 timers.append(TimerSet(key, window, family, fire_at, None, tag, b"%d" % chance.randrange(9)))
         return CallResult(1, timers)
 
-    def processed(self, key: bytes, elements: Elements) -> Iterator[CallResult]:
+    def processed(self, key: bytes, elements: KeyElements) -> Iterator[CallResult]:
         for value, time, windows, _ in elements:
             for window in windows:
                 yield self.decided(key, window, time, "element", value, time)
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         self.unsettled.append((key, elements))
         return self.settled(1 if self.together == 1 else self.chance.choice([0, 0, 1, len(self.unsettled)]))
 

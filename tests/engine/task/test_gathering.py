@@ -13,10 +13,10 @@ from arcbeam.engine.coordinator.stalls import moved
 from arcbeam.engine.grouping import sortedruns
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.effects import DropLate, EmitPane
-from arcbeam.engine.grouping.groupings import Together, WindowedElement
+from arcbeam.engine.grouping.groupings import UniformElements, WindowedElement
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount, Never, Trigger
-from arcbeam.engine.grouping.windowbuffer import MOST_BYTES
+from arcbeam.engine.grouping.windowbuffer import EMITTED_BYTES_MAX
 from arcbeam.engine.protocol.stagekinds import Grouped
 from arcbeam.engine.task import groupedstage
 from arcbeam.engine.task.bundles import CallResult
@@ -44,7 +44,7 @@ SINGLE = [(strategy, on_its_own) for strategy, on_its_own in STRATEGIES if on_it
 """Strategies with buffered windows."""
 
 
-class Part(Together):
+class Part(UniformElements):
     """Elements whose windows may be known, and which may be packed."""
 
     def __init__(self, elements: list[WindowedElement], windows: tuple[Window, ...] | None, packed: bool) -> None:
@@ -134,9 +134,9 @@ class Told(World):
 def test_late_elements_follow_waiting_ones_under_any_budget(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     for module, name, few in (
-        (groupedstage, "MOST_PANES", 1),
+        (groupedstage, "PANES_MAX", 1),
         (sortedruns, "ROW_BYTES", 40),
-        (sortedruns, "LARGE", 200),
+        (sortedruns, "LARGE_RUN_BYTES_MIN", 200),
     ):
         if chance.random() < 0.7:
             monkeypatch.setattr(module, name, few)
@@ -185,7 +185,7 @@ def test_keys_continuing_after_window_end_use_budget(trigger: Trigger, keys: int
     before = world.view.written
     report = world.run(10, [])
     while report.leftover:
-        assert world.view.written - before < 2 * MOST_BYTES
+        assert world.view.written - before < 2 * EMITTED_BYTES_MAX
         assert moved({("it", 3): report})
         micro_batches, before = micro_batches + 1, world.view.written
         report = world.run(10, [])

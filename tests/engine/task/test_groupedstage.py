@@ -69,7 +69,7 @@ def test_accumulators_count_as_the_elements_that_they_stand_for() -> None:
 def test_unreadable_record_is_refused_with_its_place(late: bool, trigger: Trigger, what: str) -> None:
     world = World(Grouped(Strategy(Repeatedly(trigger)), DECODE))
     world.micro_batch(0, 7)
-    for row, _ in list(world.view.scan(keyspace.prefix(keyspace.Kind.GROUPING, 1))):
+    for row, _ in list(world.view.scan(keyspace.prefix(keyspace.RowKind.GROUPING, 1))):
         world.view.put(row, b"\x07")
     message = rf"{what} of 'it' in shard 3, has version 07; this code reads version 0?1"
     with pytest.raises(StateFormatError, match=message) as raised:
@@ -80,7 +80,7 @@ def test_unreadable_record_is_refused_with_its_place(late: bool, trigger: Trigge
 def test_unreadable_record_at_window_end_names_place_once() -> None:
     world = World(Grouped(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)), DECODE))
     world.micro_batch(0, 7)
-    space = keyspace.prefix(keyspace.Kind.GROUPING, 1)
+    space = keyspace.prefix(keyspace.RowKind.GROUPING, 1)
     world.view.put(space + (1).to_bytes(4, "big") + b"kw" + W.ordered(), b"\x07")
     with pytest.raises(StateFormatError) as raised:
         world.micro_batch(10)

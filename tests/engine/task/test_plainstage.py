@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import KeyElements, WindowedElement
 from arcbeam.engine.protocol.reports import Awaited, Counts
 from arcbeam.engine.protocol.stagekinds import Plain, Stateful
 from arcbeam.engine.state.blocked import SideInputWindow
@@ -40,11 +40,11 @@ class _Opaque:
 class _Seeing(World):
     """Stores its elements."""
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         self.seen.append(elements)
         return CallResult(len(elements))
 
-    seen: list[Elements]
+    seen: list[KeyElements]
 
 
 def test_plain_stage_passes_blocks_unchanged() -> None:

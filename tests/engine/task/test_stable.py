@@ -11,7 +11,7 @@ from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.reports import Counts, StageReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageKind, StageSpec, Stateful
 from arcbeam.engine.task import stagerun
-from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.engine.watermarks.stages import StageFlow, WatermarkTimes
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
 from tests.engine.task.world import DECODE, FAMILIES, RATES, World, end_of
@@ -19,7 +19,7 @@ from tests.engine.task.world import DECODE, FAMILIES, RATES, World, end_of
 
 def _looks(report: StageReport) -> object:
     layout = Layout((StagePlacement(StageFlow("it", (), ("main",), 4), 1, 0),), 4, (1,))
-    return look(layout, {("it", 3): report}, Times(), frozenset(), Timestamp(0))
+    return look(layout, {("it", 3): report}, WatermarkTimes(), frozenset(), Timestamp(0))
 
 
 @pytest.mark.contract("API-04", "ENG-13")
@@ -59,7 +59,7 @@ def test_stable_input_waits_for_its_own_commit() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_many_blocked_elements_are_passed_in_parts(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(stagerun, "_TOGETHER", 2)
+    monkeypatch.setattr(stagerun, "_UNBLOCKED_MAX", 2)
     world = World(Plain(), stable=True)
     world.micro_batch(0, *range(count))
     report = world.micro_batch(5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from arcbeam.engine.grouping.effects import DropLate
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import KeyElements
 from arcbeam.engine.protocol.reports import Awaited
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.rows import keyspace
@@ -36,7 +36,7 @@ class Writing(World):
         self.seen = BagCell(Cells(self.view, 1), "seen")
         self.unwritten: list[tuple[bytes, Window]] = []
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         self.unwritten += [(key, window) for _, _, windows, _ in elements for window in windows]
         if not self.late:
             self.commit()
@@ -56,7 +56,7 @@ class Writing(World):
 def test_state_is_dropped_with_window_in_same_micro_batch() -> None:
     world = Writing(late=False)
     world.micro_batch(30, 7, 8)
-    assert [key for key, _ in world.view.scan(b"") if key[0] == keyspace.Kind.KEYED] == []
+    assert [key for key, _ in world.view.scan(b"") if key[0] == keyspace.RowKind.KEYED] == []
 
 
 class Global(World):
@@ -66,7 +66,9 @@ class Global(World):
         super().__init__(Stateful(decode=DECODE, expires=attrgetter("max_timestamp"), **of_kind))
 
     def timers(self) -> list[bytes]:
-        return [key for key, _ in self.view.scan(b"") if key[0] in (keyspace.Kind.EVENT_HELD, keyspace.Kind.EVENT)]
+        return [
+            key for key, _ in self.view.scan(b"") if key[0] in (keyspace.RowKind.EVENT_HELD, keyspace.RowKind.EVENT)
+        ]
 
 
 @pytest.mark.contract("ENG-12")
@@ -145,7 +147,7 @@ def test_expired_window_leaves_nothing_but_neighbours_stay() -> None:
     world.micro_batch(0, 7)
     assert world.view.snapshot() != kept
     world.micro_batch(10)
-    clock = keyspace.prefix(keyspace.Kind.CLOCK, 1)
+    clock = keyspace.prefix(keyspace.RowKind.CLOCK, 1)
     assert {row: value for row, value in world.view.snapshot().items() if row != clock} == kept
     timers.validate()
 
@@ -402,7 +404,7 @@ def test_budget_ends_timers_without_rows() -> None:
 def test_floor_drops_late_arrivals_but_not_blocked_elements(in_order: Duration | None) -> None:
     world = World(Stateful(FAMILIES, DECODE, end_of, in_order), (("rates", RATES),))
     world.micro_batch(5, 7)
-    row = keyspace.prefix(keyspace.Kind.KEY_RANGES, 1)
+    row = keyspace.prefix(keyspace.RowKind.KEY_RANGES, 1)
     world.view.put(row, packed([KeyRangeWatermark(1, 0, Timestamp(11))]))
     assert world.micro_batch(6, 8, 12).counts.late == 1, "the window ends at the floor"
     world.full = {SideInputWindow("rates", window.ordered()) for window in (W, V)}

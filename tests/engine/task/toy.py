@@ -15,6 +15,7 @@ from typing import Any
 
 from arcbeam.engine.coordinator import (
     AT_BEGINNING,
+    CoordinatorSettings,
     End,
     Event,
     JobMachine,
@@ -22,11 +23,10 @@ from arcbeam.engine.coordinator import (
     MicroBatchPlan,
     Propose,
     Retry,
-    Settings,
 )
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, EmitPane
-from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import Combined, KeyElements, WindowedElement
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.markers import Marker
@@ -40,7 +40,7 @@ from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, RestrictionResult, TimerSet
 from arcbeam.engine.task.shard import EngineTask
 from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.engine.watermarks.stages import StageFlow, WatermarkTimes
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.script import AddElements, ScriptEvent
@@ -94,7 +94,7 @@ SCRIPTED = replace(
 """The same, but a script provides the sources' elements; values are keys."""
 
 
-_PATIENT = Settings(retry=Retry(1000, Duration(1), Duration(1)))
+_PATIENT = CoordinatorSettings(retry=Retry(1000, Duration(1), Duration(1)))
 """A micro-batch is retried however often it fails."""
 
 
@@ -176,7 +176,7 @@ class Nothing:
     def fire_together(self, lot: Sequence[Fired]) -> CallResult:
         raise AssertionError(f"{self.stage} fires one timer after the other")
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         raise AssertionError(f"{self.stage} has no elements")
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
@@ -258,7 +258,7 @@ class Source(Nothing):
 class Scripted(Source):
     """Reads a script's elements: keys, each with its time."""
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         for value, time, _, _ in elements:
             self._read(value, time)
         return CallResult(len(elements))
@@ -275,7 +275,7 @@ class Sum(Nothing):
 class Alarm(Nothing):
     """Counts, and outputs the count when the window ends."""
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         cell, timers = self._cell(), {}
         for _, _, windows, _ in elements:
             for window in windows:
@@ -296,7 +296,7 @@ class Alarm(Nothing):
 
 
 class Join(Nothing):
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         for value, _, windows, _ in elements:
             for window in windows:
                 rates = self.toy.rates.get(window.ordered(), [])
@@ -338,7 +338,7 @@ class Toy:
         self.now = Timestamp(1000)
         self.store: dict[tuple[int, int], dict[bytes, bytes]] = {}
         self.rates: dict[bytes, list[int]] = {}
-        self.head, self.head_time, self.times = 0, Timestamp(0), Times()
+        self.head, self.head_time, self.times = 0, Timestamp(0), WatermarkTimes()
         self.out: list[tuple[Any, ...]] = []
         self.drops: list[object] = []
         self.read_in: Counter[int] = Counter()
@@ -353,7 +353,9 @@ class Toy:
         self.micro_batches = 0
 
     def run(
-        self, request: Callable[[int], Event | None] = lambda micro_batch: None, settings: Settings | None = None
+        self,
+        request: Callable[[int], Event | None] = lambda micro_batch: None,
+        settings: CoordinatorSettings | None = None,
     ) -> End:
         """Drive the job to its end; `request` returns an event after the commit of a micro-batch, if any."""
         end = self.drive(5000, request, settings)
@@ -364,7 +366,7 @@ class Toy:
         self,
         events: int,
         request: Callable[[int], Event | None] = lambda micro_batch: None,
-        settings: Settings | None = None,
+        settings: CoordinatorSettings | None = None,
     ) -> End | None:
         """A driver takes over the job, and dies after this many events: None if the job has not ended by then."""
         draining = self.mode is CommitMode.DRAINING
@@ -441,7 +443,7 @@ class _Task:
     def markers(self) -> Sequence[Marker]:
         return self.attempt.markers
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         match self.plan.event:
             case AddElements(name, added) if (name, 0) == (stage, shard):
                 yield b"", [(value, time, (GLOBAL_WINDOW,), NO_PANE) for value, time in added]

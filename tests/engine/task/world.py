@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, EmitPane
-from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import Combined, KeyElements, WindowedElement
 from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
@@ -20,7 +20,7 @@ from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, Restri
 from arcbeam.engine.task.stagecontext import StageContext
 from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks.clocks import Clock, Port
-from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.engine.watermarks.stages import StageFlow, WatermarkTimes
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import NO_PANE, IntervalWindow, Window
@@ -60,7 +60,7 @@ class World:
         self.story: list[str] = []
         self.on: dict[str, Any] = {}
         self.closed = BundleResult()
-        self.came: Sequence[tuple[bytes, Elements | Combined]] = []
+        self.came: Sequence[tuple[bytes, KeyElements | Combined]] = []
         self.drops: list[DropLate | DropHeld | DropCombined | Late] = []
         self.fired: list[Fired] = []
         self.committed_outputs = {RATES: MIN_TIMESTAMP, NAMES: MIN_TIMESTAMP}
@@ -69,7 +69,7 @@ class World:
         self.micro_batches = 0
 
     def micro_batch(
-        self, watermark: int, *came: Any, now: int = 0, shard: int = 3, block: Elements | None = None, **of_plan: Any
+        self, watermark: int, *came: Any, now: int = 0, shard: int = 3, block: KeyElements | None = None, **of_plan: Any
     ) -> StageReport:
         """Run a micro-batch up to that watermark. An element is a time, or a time and window; or a list of these."""
         elements = [each if isinstance(each, tuple) else (each, W if each < 10 else V) for each in came]
@@ -80,7 +80,7 @@ class World:
             self.came = [(b"k", block)]
         return self._run(watermark, now, shard, of_plan)
 
-    def run(self, watermark: int, came: Sequence[tuple[bytes, Elements | Combined]], now: int = 0) -> StageReport:
+    def run(self, watermark: int, came: Sequence[tuple[bytes, KeyElements | Combined]], now: int = 0) -> StageReport:
         """Run a micro-batch with any elements, by key."""
         self.came = came
         return self._run(watermark, now, 3, {})
@@ -88,7 +88,7 @@ class World:
     def _run(self, watermark: int, now: int, shard: int, of_plan: dict[str, Any]) -> StageReport:
         self.micro_batches += 1
         budget = MicroBatchBudget(Duration(1), 1, 1)
-        flow, head = self.spec.placed.flow, Times({}, self.committed_outputs, {"it": self.reached})
+        flow, head = self.spec.placed.flow, WatermarkTimes({}, self.committed_outputs, {"it": self.reached})
         plan = MicroBatchPlan(self.micro_batches, 0, Timestamp(now), self.micro_batches - 1, head, budget, **of_plan)
         clock = Clock(self.view, 1, flow.outputs, head.upstream_at(flow))
         self.reached = max(self.reached, Timestamp(watermark))
@@ -127,7 +127,7 @@ class World:
     def fire_together(self, lot: Sequence[Fired]) -> CallResult:
         raise AssertionError("it fires one timer after the other")
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         return self._record(" ".join(["process", *(value.decode() for value, _, _, _ in elements)])) or CallResult(
             len(elements)
         )
@@ -165,7 +165,7 @@ class World:
 
     # Exchange, side inputs, budget.
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         return self.came
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:

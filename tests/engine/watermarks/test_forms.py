@@ -20,7 +20,7 @@ from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.idleness import mark_idle
 from arcbeam.engine.watermarks.observed import later
 from arcbeam.engine.watermarks.sketches import Recent, sketched
-from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks, upstream_watermarks
+from arcbeam.engine.watermarks.stages import StageFlow, Watermarks, WatermarkTimes, upstream_watermarks
 from arcbeam.model.observers import Observer, ObserverPaths, Policy, all_observers
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -98,7 +98,7 @@ class Job:
     paths: ObserverPaths
     cuts: random.Random | None = None
     views: list[MemoryView] = field(default_factory=lambda: [MemoryView() for _ in range(_SHARDS)])
-    times: Times = field(default_factory=Times)
+    times: WatermarkTimes = field(default_factory=WatermarkTimes)
     now: int = 0
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class Job:
         ]
         return Watermarks(flows, self.times)
 
-    def run(self, micro_batch: MicroBatch) -> Times:
+    def run(self, micro_batch: MicroBatch) -> WatermarkTimes:
         """Commit a micro-batch; return the watermarks."""
         self.now += micro_batch.after
         if self.cuts and self.cuts.random() < 0.4:

@@ -12,8 +12,8 @@ from arcbeam.engine.watermarks import outlierfilter
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.outlierfilter import without_outliers
-from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
-from arcbeam.model.observers import MOST, Observer
+from arcbeam.engine.watermarks.stages import StageFlow, Watermarks, WatermarkTimes
+from arcbeam.model.observers import UNCONFIRMED_MAX, Observer
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 from tests.golden.texts import check_message
 
@@ -52,10 +52,10 @@ def test_time_near_accepted_or_enough_others_is_accepted(
 
 
 def test_stream_of_outliers_only_still_advances() -> None:
-    times = [1000 * n for n in range(3 * MOST)]
+    times = [1000 * n for n in range(3 * UNCONFIRMED_MAX)]
     latest, unconfirmed = _decided(None, *times)
     assert latest == 2000 * 1000
-    assert len(unconfirmed) == MOST - 1
+    assert len(unconfirmed) == UNCONFIRMED_MAX - 1
     near = [latest + 5, latest + 15]
     assert _decided(None, *times, *near)[0] == 2000 * 1000 + 15, "with its neighbours"
 
@@ -69,7 +69,7 @@ _NEAR = st.lists(st.integers(0, 12).map(lambda n: 10 * n), max_size=8)
 
 @given(
     st.one_of(st.lists(_TIMES, min_size=1, max_size=5), st.lists(_NEAR, min_size=1, max_size=5)),
-    st.sampled_from([(MOST, 2), (2, 1), (3, 1), (3, 2), (4, 3), (5, 2), (5, 4)]),
+    st.sampled_from([(UNCONFIRMED_MAX, 2), (2, 1), (3, 1), (3, 2), (4, 3), (5, 2), (5, 4)]),
 )
 @example([[0, 10, 100]], (3, 2))
 @example([[0, 5, 10, 100]], (4, 3))
@@ -77,7 +77,7 @@ def test_result_is_independent_of_cuts_and_order(parts: list[list[int]], limits:
     """Also if there are more unconfirmed times than are kept. Without new times nothing changes."""
     (first, *more), (most, others) = parts, limits
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outlierfilter, "MOST", most)
+        patch.setattr(outlierfilter, "UNCONFIRMED_MAX", most)
         whole = without_outliers(None, [*first, *(time for part in more for time in part)], _JUMP, others)
         # Each part is a shard's, which does not know the others; micro-batches are taken one by one.
         now = without_outliers(None, first, _JUMP, others)
@@ -104,7 +104,7 @@ def _flow(jump: int | None = _JUMP) -> StageFlow:
     return StageFlow("read", (), ("main",), 2, {"main": (Observer("clicks", Duration(1), max_jump=span),)})
 
 
-def _micro_batch(marks: Watermarks, *shards: Sequence[int]) -> Times:
+def _micro_batch(marks: Watermarks, *shards: Sequence[int]) -> WatermarkTimes:
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
     for shard, times in enumerate(shards):
         latest, unconfirmed = _decided(None, *times)

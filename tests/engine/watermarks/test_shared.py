@@ -12,7 +12,7 @@ from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.idleness import mark_idle
 from arcbeam.engine.watermarks.observed import together
-from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
+from arcbeam.engine.watermarks.stages import StageFlow, Watermarks, WatermarkTimes
 from arcbeam.model.observers import Observer, Policy
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Duration, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -29,7 +29,7 @@ def _shared(policy: Policy, part: str, *upstream: Observer | None, idle_after: i
     return Observer("both", Duration(0), Policy.MAX, upstream or (None,), idle, shared=policy, part=part)
 
 
-def _marks(policy: Policy, before: Times | None = None, idle_after: int | None = None) -> Watermarks:
+def _marks(policy: Policy, before: WatermarkTimes | None = None, idle_after: int | None = None) -> Watermarks:
     """Two sources, the first of which is observed, and a stage that reads both."""
     first, second = _shared(policy, "a", _CLICKS, idle_after=idle_after), _shared(policy, "b", idle_after=idle_after)
     return Watermarks(
@@ -42,7 +42,7 @@ def _marks(policy: Policy, before: Times | None = None, idle_after: int | None =
     )
 
 
-def _micro_batch(marks: Watermarks, seen: int | None, reported: int, idle: str = "") -> Times:
+def _micro_batch(marks: Watermarks, seen: int | None, reported: int, idle: str = "") -> WatermarkTimes:
     """A micro-batch in which the first source's observer sees a time, and the second source reports one."""
     for stage, time in (("a", MIN_TIMESTAMP), ("b", reported)):
         hold = None if time == _END else Hold(Timestamp(time), HolderKind.RESIDUAL, stage)
@@ -53,7 +53,7 @@ def _micro_batch(marks: Watermarks, seen: int | None, reported: int, idle: str =
     return marks.advance()
 
 
-def _there(times: Times) -> tuple[int, int]:
+def _there(times: WatermarkTimes) -> tuple[int, int]:
     return times.outputs[_A], times.outputs[_B]
 
 
@@ -166,7 +166,7 @@ def test_watermarks_never_decrease_across_drivers(
     policy: Policy, micro_batches: list[tuple[int | None, int, str]], resumes: bool
 ) -> None:
     idle_after = 7 if policy is Policy.MIN else None
-    marks, before, latest = _marks(policy, idle_after=idle_after), Times(), MIN_TIMESTAMP
+    marks, before, latest = _marks(policy, idle_after=idle_after), WatermarkTimes(), MIN_TIMESTAMP
     for seen, reported, idle in micro_batches:
         times = _micro_batch(marks, seen, reported, idle)
         times.check_after(before)

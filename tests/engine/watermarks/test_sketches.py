@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
-from arcbeam.engine.watermarks.sketches import GENERATION, Recent, quantile_of, sketched, with_more
+from arcbeam.engine.watermarks.sketches import TIMES_MAX, Recent, quantile_of, sketched, with_more
 from arcbeam.engine.watermarks.stages import StageFlow, Watermarks
 from arcbeam.errors import SetupError
 from arcbeam.model.observers import Observer
@@ -38,7 +38,7 @@ def test_too_few_times_have_no_quantile() -> None:
 def test_old_times_have_no_effect() -> None:
     recent: Recent | None = None
     for micro_batch in range(12):
-        recent = with_more(recent, [sketched([_NOW + micro_batch * 1_000_000] * (GENERATION // 4))])
+        recent = with_more(recent, [sketched([_NOW + micro_batch * 1_000_000] * (TIMES_MAX // 4))])
     assert recent is not None
     assert quantile_of(recent, 0.01) == _NOW + 4 * 1_000_000
     assert max(map(len, recent)) < 2500

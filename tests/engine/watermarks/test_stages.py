@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holdreasons import Complete, ShardHold, Unreported
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks, upstream_watermarks
+from arcbeam.engine.watermarks.stages import StageFlow, Watermarks, WatermarkTimes, upstream_watermarks
 from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from tests.golden.texts import check_message
@@ -104,7 +104,7 @@ def test_watermarks_are_minimum_and_never_decrease(micro_batches: list[list[tupl
     marks = Watermarks(_STAGES)
     _all(marks)
     reported: dict = {}
-    before = Times()
+    before = WatermarkTimes()
     now: dict = {(stage.name, shard): (None, None) for stage in _STAGES for shard in range(stage.shards)}
     for reports in micro_batches:
         for (stage, shard), (pending, hold) in reports:
@@ -198,9 +198,9 @@ def test_task_receives_minimum_of_all_markers() -> None:
 
 
 def test_decreasing_watermark_is_named() -> None:
-    times = Times({"sum": Timestamp(1)}, {_READ: Timestamp(2)})
+    times = WatermarkTimes({"sum": Timestamp(1)}, {_READ: Timestamp(2)})
     with pytest.raises(ValueError, match=r"the output 'main' of 'read' .* from 1970\S* to the beginning"):
-        Times({"sum": Timestamp(1)}, {_READ: MIN_TIMESTAMP}).check_after(times)
+        WatermarkTimes({"sum": Timestamp(1)}, {_READ: MIN_TIMESTAMP}).check_after(times)
 
 
 def test_unknown_name_is_refused_with_known_names() -> None:

@@ -15,11 +15,11 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_fn_api_pb2_grpc as fn_grpc
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
-from arcbeam.fnapi.lost import Account, ProcessEnd, SdkWorkerLostError
+from arcbeam.fnapi.lost import ProcessEnd, SdkWorkerLostError, WorkerAccount
 from arcbeam.fnapi.service import server as server_module
 from arcbeam.fnapi.service import workerlogs
-from arcbeam.fnapi.service.connection import _MOST_UNSENT, Connection
-from arcbeam.fnapi.service.instruction import _MOST_WAITING, Arrival, Instruction, Output, Responded, StateRequested
+from arcbeam.fnapi.service.connection import _UNSENT_BYTES_MAX, Connection
+from arcbeam.fnapi.service.instruction import _HELD_BYTES_MAX, Incoming, Instruction, Output, Responded, StateRequested
 from arcbeam.fnapi.service.server import Server, server_here
 from arcbeam.fnapi.wire import outgoing
 from arcbeam.model import texts
@@ -51,15 +51,15 @@ def worker(server: Server, connection: Connection) -> Iterator[ScriptedWorker]:
         yield worker
 
 
-def taken(bundle: Instruction, count: int) -> list[Arrival]:
+def taken(bundle: Instruction, count: int) -> list[Incoming]:
     """Take arrivals until there are this many."""
-    found: list[Arrival] = []
+    found: list[Incoming] = []
     while len(found) < count:
         found += bundle.take(lambda: False)
     return found
 
 
-def never(arrival: Arrival) -> None:
+def never(arrival: Incoming) -> None:
     raise AssertionError(arrival)
 
 
@@ -352,7 +352,7 @@ class Watched:
 
 
 def test_worker_that_ends_between_bundles_was_idle(connection: Connection, worker: ScriptedWorker) -> None:
-    def ended() -> Account:
+    def ended() -> WorkerAccount:
         with pytest.raises(SdkWorkerLostError) as raised:
             connection.begin("s1")
         return raised.value.account()
@@ -402,12 +402,12 @@ def test_who_waits_for_room_takes_what_arrives(connection: Connection, worker: S
     worker.put_out(bundle.id, "sink", b"first")
     assert taken(bundle, 1)
     worker.pause()
-    part, count, out = bytes(1 << 20), 2 * (_MOST_UNSENT >> 20) + 64, 2 * (_MOST_WAITING >> 20) + 8
-    arrived: list[Arrival] = []
+    part, count, out = bytes(1 << 20), 2 * (_UNSENT_BYTES_MAX >> 20) + 64, 2 * (_HELD_BYTES_MAX >> 20) + 8
+    arrived: list[Incoming] = []
     for n in range(out):
         worker.put_out(bundle.id, "sink", part, last=n == out - 1)
 
-    def took(arrival: Arrival) -> None:
+    def took(arrival: Incoming) -> None:
         arrived.append(arrival)
         if len(arrived) == out:
             worker.resume()
@@ -422,12 +422,12 @@ def test_who_waits_for_room_takes_what_arrives(connection: Connection, worker: S
 
 def test_unread_output_waits_in_the_worker(connection: Connection, worker: ScriptedWorker) -> None:
     bundle = connection.begin("s1")
-    for _ in range(4 * (_MOST_WAITING >> 20)):
+    for _ in range(4 * (_HELD_BYTES_MAX >> 20)):
         worker.put_out(bundle.id, "sink", bytes(1 << 20))
     first = len(bundle.take(lambda: False))
-    while first < 4 * (_MOST_WAITING >> 20):
+    while first < 4 * (_HELD_BYTES_MAX >> 20):
         waiting = bundle._bytes
-        assert waiting <= _MOST_WAITING + (1 << 20)
+        assert waiting <= _HELD_BYTES_MAX + (1 << 20)
         first += len(bundle.take(lambda: False))
 
 
@@ -475,13 +475,13 @@ def test_log_entry_names_worker_transform_and_place(
 
 def test_worker_that_logs_too_much_is_cut_short(worker: ScriptedWorker, caplog: pytest.LogCaptureFixture) -> None:
     severity = fn_pb.LogEntry.Severity
-    many = [fn_pb.LogEntry(severity=severity.INFO, message=f"{n}") for n in range(workerlogs._MOST + 7)]
+    many = [fn_pb.LogEntry(severity=severity.INFO, message=f"{n}") for n in range(workerlogs._ENTRIES_MAX + 7)]
     with caplog.at_level(logging.INFO, "arcbeam.sdk"):
-        worker.log_all([*many, fn_pb.LogEntry(severity=severity.ERROR, message="no" * texts.LONGEST)])
+        worker.log_all([*many, fn_pb.LogEntry(severity=severity.ERROR, message="no" * texts.CHARACTERS_MAX)])
     *_, last, error, left_out = (record.getMessage() for record in caplog.records)
-    assert len(caplog.records) == workerlogs._MOST + 2
-    assert last.endswith(f": {workerlogs._MOST - 1}")
-    assert f"({texts.LONGEST} characters omitted)" in error
+    assert len(caplog.records) == workerlogs._ENTRIES_MAX + 2
+    assert last.endswith(f": {workerlogs._ENTRIES_MAX - 1}")
+    assert f"({texts.CHARACTERS_MAX} characters omitted)" in error
     assert "7 more log entries were left out" in left_out
 
 

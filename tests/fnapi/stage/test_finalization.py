@@ -12,7 +12,7 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.fnapi.stage import staterequests
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.fnapi.stage.inworkers import InWorkers, worker_service
-from tests.fnapi.stage.test_lots import Counting
+from tests.fnapi.stage.test_key_batches import Counting
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import MicroBatch, Shard
 

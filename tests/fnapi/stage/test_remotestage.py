@@ -10,7 +10,7 @@ import pytest
 from arcbeam.fnapi.environments.workers import StageWorkers, workers_here
 from arcbeam.fnapi.lost import SdkWorkerNotStartedError
 from arcbeam.fnapi.stage.remotestage import open_with_workers
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.stage.inworkers import external, worker_service
@@ -32,5 +32,5 @@ def test_first_worker_is_given_back_if_second_does_not_start() -> None:
         nowhere = external("localhost:1").SerializeToString(deterministic=True)
         other = replace(of, remote=replace(of.remote, environment=nowhere))
         with pytest.raises(SdkWorkerNotStartedError, match="localhost:1 cannot be reached"):
-            open_with_workers(other, Settings(shards=1), StageWorkers("two"))
+            open_with_workers(other, TaskSettings(shards=1), StageWorkers("two"))
         assert not [job for job, _ in workers_here._workers if job == "two"]

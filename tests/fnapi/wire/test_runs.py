@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcbeam.fnapi.wire import runs as module
-from arcbeam.fnapi.wire.runs import Run, Runs
+from arcbeam.fnapi.wire.runs import ElementRun, Runs
 from arcbeam.fnapi.wire.skipping import CutShortError, skipper
 from arcbeam.fnapi.wire.skippingmany import skipper_of_many
 from arcbeam.fnapi.wire.times import micros_of
@@ -55,7 +55,7 @@ def _read(runs: Runs, coder: Any, message: bytes) -> tuple[list[Any], int]:
     found: list[Any] = []
     together = 0
     for part in runs.of(message):
-        if isinstance(part, Run):
+        if isinstance(part, ElementRun):
             times = [part.micros] * part.count if isinstance(part.micros, int) else part.micros
             values = _values(coder.wrapped_value_coder, part.values)
             encode = coder.wrapped_value_coder.get_impl().encode_nested
@@ -93,9 +93,9 @@ def test_stream_is_read_as_by_the_coder(seed: int, which: int, times_differ: boo
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         if small:
-            patch.setattr(module, "_STEP", r.choice([40, 300]))
-            patch.setattr(module, "_SHORTEST_STEP", r.choice([10, 40]))
-            patch.setattr(module, "_FEWEST", 2)
+            patch.setattr(module, "_STEP_BYTES_MAX", r.choice([40, 300]))
+            patch.setattr(module, "_STEP_BYTES_MIN", r.choice([10, 40]))
+            patch.setattr(module, "_ELEMENTS_MIN", 2)
         for start, end in itertools.pairwise([0, *cuts, len(data)]):
             found += _read(runs, coder, data[start:end])[0]
     runs.end()

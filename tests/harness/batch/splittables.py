@@ -13,8 +13,8 @@ import apache_beam as beam
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 
 from arcbeam.harness.batch.batchstage import BoundedStage
-from arcbeam.harness.batch.restrictions import Waiting, _unpacked
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.batch.restrictions import WaitingRestriction, _unpacked
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import RESIDUAL, BundleReport, Row
 from arcbeam.translate import ParsedPipeline, translate
@@ -44,7 +44,7 @@ class Driven:
     reports: list[BundleReport] = field(default_factory=list)
     rounds: int = 0
     tasks: Counter[int] = field(default_factory=Counter)
-    residuals: list[list[Waiting]] = field(default_factory=list)
+    residuals: list[list[WaitingRestriction]] = field(default_factory=list)
 
 
 class _Box:
@@ -56,9 +56,12 @@ class _Box:
 
 
 def drive(
-    build: Callable[[beam.Pipeline], Any], settings: Settings | None = None, drain: bool = False, fusion: bool = True
+    build: Callable[[beam.Pipeline], Any],
+    settings: TaskSettings | None = None,
+    drain: bool = False,
+    fusion: bool = True,
 ) -> Driven:
-    settings = settings or Settings(shards=SHARDS)
+    settings = settings or TaskSettings(shards=SHARDS)
     pipeline = beam.Pipeline()
     build(pipeline)
     plan = translate(ParsedPipeline(pipeline_proto(pipeline)), drain=drain, fusion=fusion)

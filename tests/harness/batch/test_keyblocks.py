@@ -70,14 +70,14 @@ class TestInOrder:
 
     @pytest.mark.parametrize("few", [0, 100, 1 << 20])
     def test_result_does_not_depend_on_decoded_amount(self, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(keyblocks, "_BUCKET_BYTES", few)
+        monkeypatch.setattr(keyblocks, "_BUCKET_BYTES_MAX", few)
         made = [(n % 3, bytes([n % 7]), [(n, 7)] * (1 + n % 150)) for n in range(60)]
         assert read(InOrder, rows_of(made)) == expected(made)
 
     def test_small_bucket_is_one_block(self) -> None:
         made = [(0, b"k", [(n, 7)]) for n in range(10)]
         (alike,) = InOrder(BlockCoder(CODER), 1 << 20)(rows_of(made))
-        assert isinstance(alike, keyblocks.Alike)
+        assert isinstance(alike, keyblocks.KeysOfOneKind)
         assert len(alike) == 10
         ((key, blocks),) = alike
         assert key == b"k"

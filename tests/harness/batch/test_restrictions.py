@@ -16,7 +16,7 @@ from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.transforms.window import SlidingWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from tests.harness.batch.splittables import (
     SHARDS,
     InPairs,
@@ -34,7 +34,7 @@ from tests.harness.batch.splittables import (
 @pytest.mark.contract("SDF-03")
 @pytest.mark.parametrize("limit", [1, 500])
 def test_each_restriction_is_processed_once(limit: int) -> None:
-    settings = Settings(shards=SHARDS, bundle_elements=limit)
+    settings = TaskSettings(shards=SHARDS, bundle_elements=limit)
     driven = drive(
         lambda p: p | beam.Create([4, 0, 7, 1], reshuffle=False) | beam.ParDo(Range()) | beam.Map(note), settings
     )
@@ -72,8 +72,10 @@ def test_unclaimed_work_fails_and_names_transform() -> None:
 
 
 @pytest.mark.contract("SDF-04", "SDF-05")
-@pytest.mark.parametrize("settings", [Settings(shards=3), Settings(shards=1, bundle_elements=1), Settings(shards=7)])
-def test_checkpoint_at_every_claim(settings: Settings) -> None:
+@pytest.mark.parametrize(
+    "settings", [TaskSettings(shards=3), TaskSettings(shards=1, bundle_elements=1), TaskSettings(shards=7)]
+)
+def test_checkpoint_at_every_claim(settings: TaskSettings) -> None:
     drive(lambda p: p | beam.Create([5, 3, 1], reshuffle=False) | beam.ParDo(OneByOne()) | beam.Map(note), settings)
     assert sorted(found) == expected(5, 3, 1)
 
@@ -110,12 +112,12 @@ def test_residual_keeps_microseconds(seconds: float) -> None:
         timed = made | beam.Map(lambda x: TimestampedValue(x, Timestamp(micros=-1_234_567)))
         return timed | beam.ParDo(Timed()) | beam.Map(note)
 
-    drive(build, Settings(shards=SHARDS, sdf_round_seconds=seconds))
+    drive(build, TaskSettings(shards=SHARDS, sdf_round_seconds=seconds))
     assert found == [(at, -1_234_567) for at in range(3)]
 
 
 def test_other_restrictions_run_while_one_waits() -> None:
-    settings = Settings(shards=1)
+    settings = TaskSettings(shards=1)
     drive(
         lambda p: (
             p
@@ -130,7 +132,7 @@ def test_other_restrictions_run_while_one_waits() -> None:
 
 @pytest.mark.contract("SDF-04")
 def test_residual_beyond_budget_keeps_its_due_time() -> None:
-    settings = Settings(shards=2, sdf_round_seconds=0.002)
+    settings = TaskSettings(shards=2, sdf_round_seconds=0.002)
     before = time.time()
     driven = drive(
         lambda p: (
@@ -197,7 +199,7 @@ def test_window_observing_dofn_with_several_windows(seconds: float) -> None:
             | beam.ParDo(WithWindow())
             | beam.Map(note)
         ),
-        Settings(shards=SHARDS, sdf_round_seconds=seconds),
+        TaskSettings(shards=SHARDS, sdf_round_seconds=seconds),
     )
     assert sorted(found) == sorted((3, at, start) for at in range(3) for start in (10.0, 20.0))
 
@@ -232,7 +234,7 @@ class Halves(BoundedSource):  # type: ignore[misc]
 
 @pytest.mark.contract("SDF-07")
 def test_bounded_source_is_split_without_checkpoints() -> None:
-    settings = Settings(shards=SHARDS, sdf_round_seconds=0.02)
+    settings = TaskSettings(shards=SHARDS, sdf_round_seconds=0.02)
     driven = drive(lambda p: p | Read(Halves(400)) | beam.Map(note), settings)
     assert sorted(found) == list(range(400))
     assert len(driven.residuals[0]) >= 3
@@ -261,7 +263,7 @@ class OneByOneTruncated(beam.DoFn):
 @pytest.mark.parametrize("fusion", [True, False])
 @pytest.mark.parametrize("seconds", [0.0, 10.0])
 def test_truncation_sees_a_restriction_once(fusion: bool, seconds: float) -> None:
-    settings = Settings(shards=SHARDS, sdf_round_seconds=seconds)
+    settings = TaskSettings(shards=SHARDS, sdf_round_seconds=seconds)
     drive(
         lambda p: p | beam.Create([9, 2], reshuffle=False) | beam.ParDo(OneByOneTruncated()) | beam.Map(note),
         settings,
@@ -292,7 +294,7 @@ def test_several_splittable_dofns_and_after_grouping(fusion: bool) -> None:
 
 
 def test_zero_budget_still_completes() -> None:
-    settings = Settings(shards=2, sdf_round_seconds=0.0)
+    settings = TaskSettings(shards=2, sdf_round_seconds=0.0)
     driven = drive(
         lambda p: p | beam.Create([2, 3, 4, 5], reshuffle=False) | beam.ParDo(OneByOne()) | beam.Map(note), settings
     )

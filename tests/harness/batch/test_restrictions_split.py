@@ -13,7 +13,7 @@ from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.utils.timestamp import Duration
 
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from tests.harness.batch.splittables import SHARDS, Claimed, Numbers, calls, drive, expected, found, gates, note
 
 
@@ -37,7 +37,7 @@ class Lagging(beam.DoFn):
 @pytest.mark.contract("SDF-06", "SDF-07")
 def test_lagging_restriction_is_split_for_all_shards() -> None:
     gates["split"] = threading.Event()
-    settings = Settings(shards=SHARDS, sdf_round_seconds=0.02)
+    settings = TaskSettings(shards=SHARDS, sdf_round_seconds=0.02)
     driven = drive(lambda p: p | beam.Create([100], reshuffle=False) | beam.ParDo(Lagging()) | beam.Map(note), settings)
     assert sorted(found) == expected(100)
     assert [fraction for what, fraction in calls if what == "split"][:3] == [2 / 3, 1 / 2, 0]
@@ -61,7 +61,7 @@ class LaggingOnce(beam.DoFn):
 @pytest.mark.contract("SDF-05", "SDF-07")
 def test_lagging_restriction_is_only_stopped_if_shards_have_work() -> None:
     gates["split"] = threading.Event()
-    settings = Settings(shards=2, sdf_round_seconds=0.02)
+    settings = TaskSettings(shards=2, sdf_round_seconds=0.02)
     driven = drive(
         lambda p: p | beam.Create([50, 49, 48, 40], reshuffle=False) | beam.ParDo(LaggingOnce()) | beam.Map(note),
         settings,
@@ -113,7 +113,7 @@ class SplitAndDeferHalves(SplitAndDefer):
 
 @pytest.mark.contract("SDF-05")
 def test_split_and_deferral_are_each_processed_once() -> None:
-    settings = Settings(shards=2, sdf_round_seconds=0.02)
+    settings = TaskSettings(shards=2, sdf_round_seconds=0.02)
     driven = drive(
         lambda p: p | beam.Create([40], reshuffle=False) | beam.ParDo(SplitAndDeferHalves()) | beam.Map(note),
         settings,
@@ -188,7 +188,7 @@ class SlowUnhelpful(beam.DoFn):
 
 @pytest.mark.contract("SDF-12")
 def test_tracker_without_progress_runs_to_its_end() -> None:
-    settings = Settings(shards=2, sdf_round_seconds=0.001)
+    settings = TaskSettings(shards=2, sdf_round_seconds=0.001)
     drive(lambda p: p | beam.Create([3], reshuffle=False) | beam.ParDo(Slow()) | beam.Map(note), settings)
     assert sorted(found) == expected(3)
 
@@ -196,7 +196,7 @@ def test_tracker_without_progress_runs_to_its_end() -> None:
 @pytest.mark.contract("SDF-12")
 def test_unsplittable_tracker_gets_fewer_split_requests() -> None:
     gates["asked"] = threading.Event()
-    settings = Settings(shards=2, sdf_round_seconds=0.001)
+    settings = TaskSettings(shards=2, sdf_round_seconds=0.001)
     drive(lambda p: p | beam.Create([2], reshuffle=False) | beam.ParDo(SlowUnhelpful()) | beam.Map(note), settings)
     assert sorted(found) == expected(2)
     assert set(calls) == {(1 / 2,), (0.0,), (1 / 64,), (1 / 8,)}
@@ -223,7 +223,7 @@ class WaitsForSplit(beam.DoFn):
 
 def test_failing_split_names_transform() -> None:
     gates["asked"] = threading.Event()
-    settings = Settings(shards=2, sdf_round_seconds=0.001)
+    settings = TaskSettings(shards=2, sdf_round_seconds=0.001)
     with pytest.raises(RuntimeError, match=r"KeyError in a split: 'halfway' .*while running 'Breaks'"):
         drive(lambda p: p | beam.Create([9], reshuffle=False) | "Breaks" >> beam.ParDo(WaitsForSplit()), settings)
 
@@ -244,7 +244,7 @@ class Endless(beam.DoFn):
 
 @pytest.mark.contract("SDF-06")
 def test_endless_process_continues_in_rounds() -> None:
-    settings = Settings(shards=1, sdf_round_seconds=0.005)
+    settings = TaskSettings(shards=1, sdf_round_seconds=0.005)
     driven = drive(lambda p: p | beam.Create([60], reshuffle=False) | beam.ParDo(Endless()) | beam.Map(note), settings)
     assert sorted(found) == expected(60)
     assert driven.rounds > 2

@@ -28,7 +28,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam.harness.bundle.restrictionoperation import RestrictionOperation
-from arcbeam.harness.operations.blockoperation import LONGEST, PIECE
+from arcbeam.harness.operations.blockoperation import BLOCK_ELEMENTS_MAX, PIECE
 from tests.harness.batch.splittables import Numbers, calls, gates
 from tests.harness.drive import Collect, Driven
 from tests.harness.streaming.microbatches import InMicroBatches
@@ -442,7 +442,7 @@ class Held:
 
 @pytest.mark.contract("BAT-01")
 @pytest.mark.parametrize("timed", [False, True])
-@pytest.mark.parametrize(("size", "most"), [(0, LONGEST), (100_000, 42)])
+@pytest.mark.parametrize(("size", "most"), [(0, BLOCK_ELEMENTS_MAX), (100_000, 42)])
 def test_outputs_are_never_held_as_a_whole(timed: bool, size: int, most: int) -> None:
     Held.alive = Held.most = 0
     count = 10_000 if size == 0 else 300

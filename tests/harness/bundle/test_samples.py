@@ -9,7 +9,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.transforms import userstate, window
 
-from arcbeam.harness.bundle.samples import LONGEST, MOST, cut, failure_record
+from arcbeam.harness.bundle.samples import SAMPLES_MAX, TEXT_BYTES_MAX, cut, failure_record
 from arcbeam.model.timestamps import MAX_TIMESTAMP
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
@@ -59,10 +59,10 @@ class Grouped(beam.PTransform):
 def test_first_elements_of_each_output_with_time_windows_and_pane() -> None:
     found, values = samples_of(20, "Now" >> Grouped())
     assert len(values) == 20
-    assert [each["value"] for each in found["Now/Split"]] == [str(n) for n in range(MOST)]
+    assert [each["value"] for each in found["Now/Split"]] == [str(n) for n in range(SAMPLES_MAX)]
     texts = [each["value"] for each in found["Now/Text"]]
-    assert (texts[0], texts[2:]) == ("'0'", [f"'{n}'" for n in range(2, MOST)])
-    assert len(texts[1].encode()) <= LONGEST
+    assert (texts[0], texts[2:]) == ("'0'", [f"'{n}'" for n in range(2, SAMPLES_MAX)])
+    assert len(texts[1].encode()) <= TEXT_BYTES_MAX
     assert texts[1].startswith("'äää")
     first = found["Now/Text"][0]
     assert first["windows"] == ["1970-01-01T00:00:00Z to 1970-01-01T00:01:40Z"]
@@ -116,8 +116,8 @@ def test_failure_names_its_element() -> None:
 
 
 def test_texts_are_cut_at_whole_characters() -> None:
-    assert cut("a" * LONGEST) == "a" * LONGEST
-    for text in ("a" * (LONGEST + 1), "aä" * LONGEST, "\ud800" * LONGEST):
+    assert cut("a" * TEXT_BYTES_MAX) == "a" * TEXT_BYTES_MAX
+    for text in ("a" * (TEXT_BYTES_MAX + 1), "aä" * TEXT_BYTES_MAX, "\ud800" * TEXT_BYTES_MAX):
         short = cut(text)
-        assert LONGEST - 4 <= len(short.encode()) <= LONGEST
+        assert TEXT_BYTES_MAX - 4 <= len(short.encode()) <= TEXT_BYTES_MAX
         assert short.endswith("(cut)")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from apache_beam.runners.worker import statesampler
 from apache_beam.utils.counters import CounterFactory
 
-from arcbeam.harness.bundle.sampling import Sampling
+from arcbeam.harness.bundle.sampling import StateSampling
 
 
 def test_each_bundle_makes_its_own_sampler_current() -> None:
     samplers = [statesampler.StateSampler(name, CounterFactory()) for name in ("first", "second")]
-    first, second = (Sampling(sampler) for sampler in samplers)
+    first, second = (StateSampling(sampler) for sampler in samplers)
     for sampling, sampler in ((first, samplers[0]), (second, samplers[1]), (first, samplers[0])):
         sampling.begin()
         assert statesampler.get_current_tracker() is sampler

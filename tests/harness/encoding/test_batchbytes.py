@@ -21,7 +21,7 @@ from arcbeam.harness.encoding.batchbytes import whole_form
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, WholeBlock, gathered
 from arcbeam.harness.encoding.frames import BLOB_BYTES
 from arcbeam.harness.operations.elementwrite import ElementWrite
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.comparing import Outcome, exact
 from tests.harness.transforms.test_batches import by_name, operations_of, plan_of
@@ -215,7 +215,7 @@ def same(element: Any, kind: Any, batches: list[Any], then: Any, edit: Any = Non
         edit(p)
     plan = plan_of(p)
     on, *others = (
-        Outcome(p, plan, list(then), Settings(**switches, **more))
+        Outcome(p, plan, list(then), TaskSettings(**switches, **more))
         for switches in ({}, {"batches": False}, *([{"bulk_values": False}] if edit else []))
     )
     for off in others:
@@ -324,7 +324,7 @@ def test_blobs_stay_small(shards: int, width: int, monkeypatch: pytest.MonkeyPat
     element, kind = NumpyArray[np.int64, (width,)], NumpyArray[np.int64, (N, width)]
     p = Driven()
     exchanged(p, element, kind, [huge], {})
-    Outcome(p, plan_of(p), [], Settings(shards=shards))
+    Outcome(p, plan_of(p), [], TaskSettings(shards=shards))
     assert sum(sizes) >= huge.nbytes
     assert max(sizes) < 1.5 * BLOB_BYTES
 
@@ -337,7 +337,7 @@ def test_few_large_elements_all_arrive(shards: int, lengths: tuple[int, ...]) ->
     p = Driven()
     made = p | beam.Create([0], reshuffle=False) | beam.ParDo(Makes(element, kind, batches))
     made | beam.Reshuffle().with_output_types(element) | beam.Map(lambda x: int(x[0])) | Collect()
-    outcome = Outcome(p, plan_of(p), [""], Settings(shards=shards))
+    outcome = Outcome(p, plan_of(p), [""], TaskSettings(shards=shards))
     assert outcome.values() == sorted(f"int:{3_000 * i}" for n in lengths for i in range(n))
 
 

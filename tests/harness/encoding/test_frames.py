@@ -18,7 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcbeam.harness.batch.inputs import merge_windows
-from arcbeam.harness.encoding.frames import TALLY, TALLY_KEY, Chunks, Spool, Tally, Values, key_groups, record, records
+from arcbeam.harness.encoding.frames import (
+    TALLY,
+    TALLY_KEY,
+    Chunks,
+    GroupValues,
+    Spool,
+    Tally,
+    key_groups,
+    record,
+    records,
+)
 from arcbeam.model.rows import Row
 
 pytestmark = pytest.mark.contract("BAT-01")
@@ -189,12 +199,12 @@ class TestSpool:
 
 
 class TestValues:
-    def _values(self, lists: list[list[int]]) -> Values:
+    def _values(self, lists: list[list[int]]) -> GroupValues:
         impl = coders.ListCoder(coders.VarIntCoder()).get_impl()
         chunks = Chunks()
         for values in lists:
             chunks.append(impl.encode(values))
-        return Values(chunks, impl.decode)
+        return GroupValues(chunks, impl.decode)
 
     @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1))))
     def test_values_can_be_iterated_repeatedly(self, lists: list[list[int]]) -> None:

@@ -15,7 +15,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam.harness.operations import groupwrite, writes
-from arcbeam.harness.operations.taskcontext import OperationContext, Settings
+from arcbeam.harness.operations.taskcontext import OperationContext, TaskSettings
 from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import Row
@@ -33,7 +33,7 @@ class Rig:
         counters = CounterFactory()
         self.counter_factory, self.state_sampler = counters, StateSampler("test", counters)
         self.context = self.data_channel_factory = OperationContext(
-            Settings(shards=shards, group_memory_bytes=memory), partition=partition
+            TaskSettings(shards=shards, group_memory_bytes=memory), partition=partition
         )
         self.context.outbox = self
         self.context.side_writer = MemorySide

@@ -129,7 +129,7 @@ contents = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=3)), min_s
 )
 def test_grouped_as_if_decoded(parts: list[Any], memory: int, fewest: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keyedwrite, "_FEWEST_PAIRS", fewest)
+        patch.setattr(keyedwrite, "_PAIRS_MIN", fewest)
         decoded = [Block(values, *stamp) for values, stamp, _ in parts]
         mixed = [encoded(values, *stamp) if stays else Block(values, *stamp) for values, stamp, stays in parts]
         window = IntervalWindowCoder()

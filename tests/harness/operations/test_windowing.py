@@ -12,7 +12,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam.harness.encoding.blocks import Each
 from arcbeam.harness.transforms import windowing
-from arcbeam.harness.transforms.windowing import Windows
+from arcbeam.harness.transforms.windowing import WindowAssigner
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ from arcbeam.harness.transforms.windowing import Windows
 @pytest.mark.parametrize("most", [1, 4])
 def test_windows_are_correct_when_table_is_full(monkeypatch: pytest.MonkeyPatch, windowfn: Any, most: int) -> None:
     """New times arrive together with times whose windows are known: the table must keep these."""
-    monkeypatch.setattr(windowing, "_MOST_WINDOWS", most)
-    monkeypatch.setattr(windowing, "_MOST_SESSIONS", most)
-    windows, chance = Windows(windowfn), random.Random(most)
+    monkeypatch.setattr(windowing, "_WINDOWS_MAX", most)
+    monkeypatch.setattr(windowing, "_SESSIONS_MAX", most)
+    windows, chance = WindowAssigner(windowfn), random.Random(most)
     for size in (1, 2, 3, 8, 20) * 6:
         times = [chance.randrange(40) * 1_000_000 for _ in range(size)]
         found = windows.of(Each(times))

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from apache_beam import coders
 
-from arcbeam.harness.state.bags import Elements, kept_apart
+from arcbeam.harness.state.bags import BagElements, kept_apart
 
 
 def test_returned_elements_never_change() -> None:
     added = [3]
-    before = Elements([1, 2], added)
+    before = BagElements([1, 2], added)
     added.append(4)
-    after = Elements([1, 2], added)
+    after = BagElements([1, 2], added)
     for _ in range(2):
         assert list(before) == [1, 2, 3]
         assert list(after) == [1, 2, 3, 4]

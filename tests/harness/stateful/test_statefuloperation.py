@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from arcbeam.errors import CoderError
 from arcbeam.harness.state.handler import InProcessStateHandler
-from arcbeam.harness.state.handles import Cells, HandleMaker, Place
+from arcbeam.harness.state.handles import CellHandles, HandleMaker, KeyPlace
 from arcbeam.harness.stateful import statefuloperation as stateful
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from tests.harness.drive import Collect, Driven
@@ -410,9 +410,9 @@ def test_handle_behaves_like_sdk(spec: int, data: Any) -> None:
     context: Any = stateful.bundle_processor.FnApiUserStateContext(
         theirs, "t", StrUtf8Coder(), GlobalWindows().get_window_coder()
     )
-    cells = Cells(ours, "t", StrUtf8Coder().get_impl().encode_nested, GlobalWindows().get_window_coder().encode)
+    cells = CellHandles(ours, "t", StrUtf8Coder().get_impl().encode_nested, GlobalWindows().get_window_coder().encode)
     maker, fresh, given_out = HandleMaker(), True, list[Any]()
-    place = Place(cells, "key", None, fresh=fresh)
+    place = KeyPlace(cells, "key", None, fresh=fresh)
     handle: Any = maker.make(state_spec, place)
     for call in data.draw(st.lists(st.sampled_from([*calls, *calls[:2], "commit"]), max_size=25)):
         sdk = context.get_state(state_spec, "key", None)
@@ -420,7 +420,7 @@ def test_handle_behaves_like_sdk(spec: int, data: Any) -> None:
             context.commit()
             context.reset()
             handle.commit(keep=True)
-            handle = maker.make(state_spec, Place(cells, "key", None, fresh=False))
+            handle = maker.make(state_spec, KeyPlace(cells, "key", None, fresh=False))
         elif call == "read":
             read = handle.read()
             assert _plain(read) == _plain(sdk.read())
@@ -438,8 +438,10 @@ def test_handle_behaves_like_sdk(spec: int, data: Any) -> None:
 
 def test_dropped_state_is_checked_but_not_stored() -> None:
     handler = InProcessStateHandler({}, None)
-    cells = Cells(handler, "t", StrUtf8Coder().get_impl().encode_nested, GlobalWindows().get_window_coder().encode)
-    bag: Any = HandleMaker().make(BagStateSpec("bag", VarIntCoder()), Place(cells, "k", None, fresh=True))
+    cells = CellHandles(
+        handler, "t", StrUtf8Coder().get_impl().encode_nested, GlobalWindows().get_window_coder().encode
+    )
+    bag: Any = HandleMaker().make(BagStateSpec("bag", VarIntCoder()), KeyPlace(cells, "k", None, fresh=True))
     bag.add(1)
     bag.commit(keep=False)
     assert handler.keys() == []

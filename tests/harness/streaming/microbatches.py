@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import Combined, KeyElements, WindowedElement
 from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport
-from arcbeam.engine.rows.keyspace import Kind
+from arcbeam.engine.rows.keyspace import RowKind
 from arcbeam.engine.task.bundles import BundleResult
 from arcbeam.engine.task.stagecontext import StageContext
 from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks.clocks import Clock
-from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.engine.watermarks.stages import StageFlow, WatermarkTimes
 from arcbeam.fnapi.environments.workers import StageWorkers
 from arcbeam.fnapi.stage.remotestage import open_with_workers
 from arcbeam.harness.streaming.clocks import TaskClock
@@ -37,7 +37,7 @@ from tests.harness.drive import Driven, _collected, _Drive, _ListOutbox
 _BEGINNING = Timestamp(0)
 NUMBER = 7
 """The stage's number in its rows."""
-STAYS = {Kind.CLOCK, Kind.ARRIVALS}
+STAYS = {RowKind.CLOCK, RowKind.ARRIVALS}
 """Kinds of rows that a job keeps after its end."""
 
 
@@ -60,7 +60,7 @@ class MicroBatch:
         prepare: whether no other work is left.
     """
 
-    came: Sequence[tuple[bytes, Elements | Combined]]
+    came: Sequence[tuple[bytes, KeyElements | Combined]]
     upstream: Timestamp
     now: Timestamp = _BEGINNING
     looks: int = 1_000_000
@@ -119,7 +119,7 @@ class _StreamingDrive(_Drive):
         shard = Shard(stage, self._settings, self._sides, self._streaming.run_id)
         try:
             if stage.source is None:
-                came: list[tuple[bytes, Elements | Combined]] = [
+                came: list[tuple[bytes, KeyElements | Combined]] = [
                     (b"", [(b"", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])
                 ]
             else:
@@ -164,7 +164,7 @@ class Shard:
         self.committed_output = self._reached = MIN_TIMESTAMP
         self._looks = 0
         self._until: threading.Event | None = None
-        self._came: Sequence[tuple[bytes, Elements | Combined]] = ()
+        self._came: Sequence[tuple[bytes, KeyElements | Combined]] = ()
 
     def run(self, micro_batch: MicroBatch) -> StageReport:
         """Run a micro-batch, and commit it."""
@@ -250,7 +250,7 @@ class Shard:
             0,
             micro_batch.now,
             self.micro_batches - 1,
-            Times(),
+            WatermarkTimes(),
             budget,
             drain=micro_batch.drain,
             pieces={"it": micro_batch.pieces},
@@ -264,7 +264,7 @@ class Shard:
 
     # The stage's surroundings.
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         return self._came
 
     def late(self, stage: str, shard: int, drop: Any) -> None:

@@ -7,13 +7,13 @@ from apache_beam.metrics import monitoring_infos
 from apache_beam.metrics.metric import MetricsFilter
 
 from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.harness.streaming.counters import Counters
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 
-_TIMES = Times(
+_TIMES = WatermarkTimes(
     {"read": MIN_TIMESTAMP, "sum": Timestamp(1_000_000)},
     {Port("read", "out"): Timestamp(1_000_000), Port("sum", "out"): MAX_TIMESTAMP},
 )
@@ -53,5 +53,5 @@ def test_uncommitted_run_counts_as_attempted() -> None:
 
 def test_commit_without_run_has_no_reports() -> None:
     counters = Counters()
-    reports, line = counters.committed(1, Times({}, {}), Duration(0))
+    reports, line = counters.committed(1, WatermarkTimes({}, {}), Duration(0))
     assert (list(reports), line) == ([], "micro-batch 1: 0.00 s, 0 elements, watermark the beginning of time")

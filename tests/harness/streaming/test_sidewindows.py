@@ -9,7 +9,7 @@ import pytest
 from apache_beam.transforms.trigger import AccumulationMode, AfterCount, Repeatedly
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
 
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.harness.streaming.stageparts import StageParts
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow
@@ -43,7 +43,7 @@ def test_early_firings_are_read_in_the_global_window(windows: Any, window: Any, 
         numbers = p | beam.Create([1]) | beam.Map(lambda x: TimestampedValue(x, x)) | into
         firing = numbers | beam.Map(lambda x: ("a", x)) | beam.GroupByKey()
         _ = numbers | "Look" >> beam.Map(lambda x, some: (x, list(some)), beam.pvalue.AsIter(firing)) | Collect()
-    parts = {stage.id: StageParts(stage, Settings()) for stage in p.plan.stages}
+    parts = {stage.id: StageParts(stage, TaskSettings()) for stage in p.plan.stages}
     (reader,) = (stage for stage in p.plan.stages if stage.side_inputs)
     (side,) = reader.side_inputs
     (writer,) = (stage.id for stage in p.plan.stages if side.channel in stage.sinks)

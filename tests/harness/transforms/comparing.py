@@ -10,7 +10,7 @@ from apache_beam.metrics import monitoring_infos as mi
 from apache_beam.portability.api import metrics_pb2
 
 from arcbeam.harness.bundle.metrics import merge_metrics
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.optimizations import LOCAL_EXCHANGE, OPTIMIZATIONS
 from arcbeam.translate import ParsedPipeline, translate
 from arcbeam.translate.proto import pipeline_proto
@@ -34,7 +34,7 @@ class Outcome:
         sampled: sampled sizes, by labels.
     """
 
-    def __init__(self, p: Driven, plan: Any, names: list[str], settings: Settings) -> None:
+    def __init__(self, p: Driven, plan: Any, names: list[str], settings: TaskSettings) -> None:
         self.error: Any = None
         self.seen: dict[str, Counter[Any]] = {}
         self.metrics: dict[Any, Any] = {}
@@ -82,7 +82,7 @@ def same(build: Callable[[Driven], Any], names: Iterable[str] = ("",), **setting
     proto = pipeline_proto(p)
     plan = translate(ParsedPipeline(proto), name=p.run_id)
     switched = [
-        Settings(**dict.fromkeys(OPTIMIZATIONS.keys() - {LOCAL_EXCHANGE}, on), **settings) for on in (False, True)
+        TaskSettings(**dict.fromkeys(OPTIMIZATIONS.keys() - {LOCAL_EXCHANGE}, on), **settings) for on in (False, True)
     ]
     off, on = (Outcome(p, plan, names, each) for each in switched)
     assert on.error == off.error

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arcbeam.harness.batch.batchstage import BoundedStage
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.harness.transforms.batches import BatchOperation
 from arcbeam.harness.transforms.batchforms import batch_maker, exploder
 from arcbeam.translate import ParsedPipeline, translate
@@ -137,7 +137,7 @@ def same(build: Callable[[Driven], Any], names: tuple[str, ...] = ("",), **more:
     p = Driven()
     build(p)
     plan = plan_of(p)
-    off, on = (Outcome(p, plan, list(names), Settings(batches=on, **more)) for on in (False, True))
+    off, on = (Outcome(p, plan, list(names), TaskSettings(batches=on, **more)) for on in (False, True))
     assert on.error == off.error
     assert on.seen == off.seen
     if on.error is None:
@@ -308,7 +308,7 @@ def test_dofns_with_our_operation(chains: bool) -> None:
 def test_metrics_belong_to_their_transform() -> None:
     p = Driven()
     wide_numbers(p, 5) | "here" >> beam.ParDo(Arrays()) | Collect()
-    outcome = Outcome(p, plan_of(p), [""], Settings())
+    outcome = Outcome(p, plan_of(p), [""], TaskSettings())
     steps = [dict(labels)["PTRANSFORM"] for urn, labels in outcome.metrics if urn.startswith("beam:metric:user:")]
     assert len(steps) == 1
     assert "here" in steps[0]

@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows, Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
 from arcbeam.harness.encoding.blocks import Block
-from arcbeam.harness.operations.blockoperation import LONGEST, PIECE
+from arcbeam.harness.operations.blockoperation import BLOCK_ELEMENTS_MAX, PIECE
 from arcbeam.harness.transforms.emitting import Emitter
 
 GLOBAL = (GlobalWindow(),)
@@ -54,7 +54,7 @@ def test_blocks_grow_without_clock() -> None:
         emitter.hand_on()
         assert slow.values == list(range(50_000))
         assert all(after <= 2 * before for before, after in pairwise(slow.lengths))
-        assert max(slow.lengths) == LONGEST
+        assert max(slow.lengths) == BLOCK_ELEMENTS_MAX
 
 
 @pytest.mark.contract("SDF-06")
@@ -68,7 +68,7 @@ def test_blocks_adapt_to_speed_of_consumer() -> None:
     assert set(slow.lengths[-50:]) == {1}
     slow.seconds = 0.0
     emitter.take(iter(range(20_000)))
-    assert max(slow.lengths) == LONGEST
+    assert max(slow.lengths) == BLOCK_ELEMENTS_MAX
 
 
 @pytest.mark.contract("SDF-06")

@@ -11,7 +11,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import FixedWindows, SlidingWindows, TimestampedValue
 
-from arcbeam.harness.operations.blockoperation import LONGEST
+from arcbeam.harness.operations.blockoperation import BLOCK_ELEMENTS_MAX
 from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.comparing import same
 
@@ -182,7 +182,7 @@ def test_five_million_outputs_are_never_held_together() -> None:
         made = p | beam.Create([5_000_000], reshuffle=False) | beam.ParDo(Millions()) | beam.ParDo(Same())
         made | beam.ParDo(Taken()) | Collect()
     assert flow.through == 5_000_000
-    assert flow.most <= 2 * LONGEST
+    assert flow.most <= 2 * BLOCK_ELEMENTS_MAX
 
 
 # Before a global combine.

@@ -11,10 +11,10 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.sdf_utils import RestrictionTrackerView, ThreadsafeRestrictionTracker
 
 from arcbeam.io.kafka.discovery import Discover
-from arcbeam.io.kafka.fetching.protocols import End, Fetched
+from arcbeam.io.kafka.fetching.protocols import Fetched, PartitionEnd
 from arcbeam.io.kafka.partitions import Known, Offsets, Partition, Search
 from arcbeam.io.kafka.reading import Read
-from arcbeam.io.kafka.trouble import AddressError, Trouble
+from arcbeam.io.kafka.trouble import AddressError, ClientTrouble
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class Log:
     def rest(self) -> None:
         self.resting = True
 
-    def end(self, now: float, oldest: float) -> End | None:
-        return None if self.last is None else End(self.last, now)
+    def end(self, now: float, oldest: float) -> PartitionEnd | None:
+        return None if self.last is None else PartitionEnd(self.last, now)
 
     def give_back(self, fetched: Fetched) -> None:
         self.returned.append(fetched)
@@ -133,8 +133,8 @@ class Topics:
     def cluster(self) -> Topics:
         return self
 
-    def trouble(self) -> Trouble:
-        return Trouble("kafka:9092")
+    def trouble(self) -> ClientTrouble:
+        return ClientTrouble("kafka:9092")
 
     def topics(self, names: Sequence[str] | None) -> Mapping[str, tuple[str, int]]:
         if self.down:

@@ -14,7 +14,7 @@ import pytest
 
 from arcbeam.errors import SetupError
 from arcbeam.io.kafka import ReadFromKafka
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.runner.jobgraph import job_graph_to_store
 from arcbeam.secrets import declare_settings, is_secret, parted
 from arcbeam.spark.tasks.shipping import WorkerSetup
@@ -40,7 +40,7 @@ def test_missing_servers_are_named() -> None:
 
 
 def test_environment_gives_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = Connection.checked("x", SERVERS, {"sasl.password": "KAFKA_PASSWORD"}, {})
+    connection = ClientConnection.checked("x", SERVERS, {"sasl.password": "KAFKA_PASSWORD"}, {})
     with pytest.raises(SetupError, match="KAFKA_PASSWORD is not set"):
         connection.settings()
     monkeypatch.setenv("KAFKA_PASSWORD", "s3cret")
@@ -96,7 +96,7 @@ def test_function_that_reads_the_secret_is_accepted(monkeypatch: pytest.MonkeyPa
 
 def test_function_gives_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_SECRET_OF_TEST", "s3cret")
-    connection = Connection.checked("x", SERVERS, _read, {})
+    connection = ClientConnection.checked("x", SERVERS, _read, {})
     assert connection.settings({"group.id": "g"}) == {
         "log_level": 2,
         **SERVERS,
@@ -110,7 +110,7 @@ def test_error_of_a_client_hides_credentials() -> None:
     def refuse(settings: dict[str, Any]) -> None:
         raise ValueError(f'Invalid value "{settings["sasl.password"]}" for configuration property "sasl.password"')
 
-    connection = Connection(SERVERS, lambda: {"sasl.password": "s3cret"})
+    connection = ClientConnection(SERVERS, lambda: {"sasl.password": "s3cret"})
     with pytest.raises(SetupError) as error:
         connection.made(refuse)
     assert "s3cret" not in str(error.value)
@@ -136,7 +136,7 @@ def _raises() -> Mapping[str, Any]:
 )
 def test_function_that_fails_is_shown_without_its_text(function: Callable[[], Any], reported: str) -> None:
     with pytest.raises(SetupError, match=f"the function of credentials {reported}") as error:
-        Connection(SERVERS, function).settings()
+        ClientConnection(SERVERS, function).settings()
     assert "s3cret" not in "".join(traceback.format_exception(error.value))
 
 

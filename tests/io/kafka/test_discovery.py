@@ -10,8 +10,8 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from arcbeam.io.kafka.discovery import BrokersAwayError, Discover, DiscoverOnce, Wanted
 from arcbeam.io.kafka.fetching.protocols import TopicGoneError
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition
-from arcbeam.io.kafka.times import CREATED, Times
-from arcbeam.model.attempts import waiting
+from arcbeam.io.kafka.times import CREATED, EventTimes
+from arcbeam.model.attempts import wait_reason
 from arcbeam.model.timestamps import NOT_BEGUN
 from tests.io.kafka.fakes import Topics, discover
 
@@ -25,7 +25,7 @@ def wanted(**how: Any) -> Wanted:
 
 
 def search(topics: Topics, of: Wanted | None = None, seconds: float | None = 30.0, idle: bool = True) -> Discover:
-    return Discover(topics, of or wanted(), seconds, Times(CREATED, 5_000_000, idle), lambda: NOW)  # type: ignore[arg-type]
+    return Discover(topics, of or wanted(), seconds, EventTimes(CREATED, 5_000_000, idle), lambda: NOW)  # type: ignore[arg-type]
 
 
 def test_first_search_finds_all_partitions() -> None:
@@ -138,12 +138,15 @@ def test_pattern_finds_whole_names() -> None:
 def test_pattern_that_matches_nothing_is_in_the_status() -> None:
     topics = Topics({"t1": ("a", 1)})
     fn = search(topics, wanted(topics=(), pattern="t"))
-    waiting.take()
+    wait_reason.take()
     found = discover(fn)
-    assert (found.outputs, waiting.take()) == ([], "no topic that this user may describe has a name that is all of 't'")
+    assert (found.outputs, wait_reason.take()) == (
+        [],
+        "no topic that this user may describe has a name that is all of 't'",
+    )
     topics.described["t"] = ("b", 1)
     found = discover(fn, found.rest)
-    assert (repr(found.outputs[0].value), waiting.take()) == ("t[0]", "")
+    assert (repr(found.outputs[0].value), wait_reason.take()) == ("t[0]", "")
 
 
 def test_pattern_that_will_match_nothing_fails() -> None:
@@ -164,12 +167,14 @@ def test_first_search_waits_for_the_broker_and_then_begins_at_start() -> None:
     found = discover(fn, estimator=estimator)
     # It has reported one, but as if it had not begun.
     assert (found.outputs, found.rest, estimator.current_watermark().micros) == ([], Known(), NOT_BEGUN)
-    assert waiting.take().startswith("no broker of kafka:9092 has answered for 0 s: down. Check bootstrap.servers, ")
+    assert wait_reason.take().startswith(
+        "no broker of kafka:9092 has answered for 0 s: down. Check bootstrap.servers, "
+    )
     topics.down = False
     found = discover(fn, found.rest, estimator)
     (output,) = found.outputs
     assert (output.value, output.timestamp) == (Partition("t", "a", 0, 100, ENDLESS), MIN_TIMESTAMP)
-    assert (found.watermark, waiting.take()) == (NOW - 5, "")
+    assert (found.watermark, wait_reason.take()) == (NOW - 5, "")
 
 
 def test_topic_that_appears_after_the_first_search_is_read_from_its_beginning() -> None:
@@ -184,7 +189,7 @@ def test_topic_that_appears_after_the_first_search_is_read_from_its_beginning() 
 def test_bounded_read_fails_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [NOW]
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    fn = DiscoverOnce(Topics({}, down=True), wanted(), None, Times(CREATED, 0, True), lambda: now[0])  # type: ignore[arg-type]
+    fn = DiscoverOnce(Topics({}, down=True), wanted(), None, EventTimes(CREATED, 0, True), lambda: now[0])  # type: ignore[arg-type]
     with pytest.raises(
         BrokersAwayError, match=r"no broker of kafka:9092 has answered for 6\d s: down\. Check bootstrap\.servers"
     ):
@@ -195,7 +200,7 @@ def test_bounded_read_fails_without_a_broker(monkeypatch: pytest.MonkeyPatch) ->
 def test_new_stream_fails_soon_if_no_broker_can_be_found(wrong: bool, known: bool) -> None:
     now = [NOW]
     topics = Topics({}, down=True, wrong=wrong)
-    fn = Discover(topics, wanted(), 1.0, Times(CREATED, 0, True), lambda: now[0])  # type: ignore[arg-type]
+    fn = Discover(topics, wanted(), 1.0, EventTimes(CREATED, 0, True), lambda: now[0])  # type: ignore[arg-type]
 
     def search_for(seconds: int) -> None:
         for _ in range(seconds):
@@ -215,7 +220,7 @@ def test_new_stream_fails_soon_if_no_broker_can_be_found(wrong: bool, known: boo
 def test_stream_forgets_trouble_that_is_over() -> None:
     now = [NOW]
     topics = Topics({"t": ("a", 1)}, down=True, wrong=True)
-    fn = Discover(topics, wanted(), 1.0, Times(CREATED, 0, True), lambda: now[0])  # type: ignore[arg-type]
+    fn = Discover(topics, wanted(), 1.0, EventTimes(CREATED, 0, True), lambda: now[0])  # type: ignore[arg-type]
     discover(fn)
     now[0], topics.down = NOW + 9, False
     discover(fn)

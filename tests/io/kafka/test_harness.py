@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from arcbeam.harness.operations.publishoperation import OpenPublisher
 from arcbeam.io.kafka import ReadFromKafka, WriteToKafka
-from arcbeam.model.attempts import Attempt, here
+from arcbeam.model.attempts import Attempt, process_state
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.translate.proto import pipeline_proto
 from examples import kafka_to_kafka
@@ -63,7 +63,7 @@ def test_bounded_copy_is_published_once(broker: Broker, tmp_path: Path) -> None:
     for number in (0, 1):
         put(broker, source, range(number, 500, 2), number)
     config = {"bootstrap.servers": broker.address}
-    with here.running(Attempt("h-job", 0, (0,), "token")), Driven(shards=2) as p:
+    with process_state.running(Attempt("h-job", 0, (0,), "token")), Driven(shards=2) as p:
         records = p | ReadFromKafka({**config, "group.id": "h"}, [source], stop="latest")
         _ = records | Collect()
         _ = records | WriteToKafka(config, target, staging=str(tmp_path), shards=2)
@@ -92,7 +92,7 @@ def test_stream_is_published_part_by_part(broker: Broker, tmp_path: Path) -> Non
     put(broker, source, range(1, 400, 2), 1)
     cut = Cutting()
 
-    with here.running(Attempt("s-job", 1, (0,), "token")), InMicroBatches(cut) as p:
+    with process_state.running(Attempt("s-job", 1, (0,), "token")), InMicroBatches(cut) as p:
         records = p | ReadFromKafka({**config, "group.id": "s"}, [source], discovery_seconds=1)
         _ = records | Collect()
         pairs = records | beam.Map(lambda pair: (b"k", pair[1]))
@@ -110,7 +110,7 @@ def test_example_numbers_the_records_of_each_key(broker: Broker, tmp_path: Path)
     source, target = broker.topic("e-in"), broker.topic("e-out")
     put(broker, source, range(20))
     cut = Cutting()
-    with here.running(Attempt("e-job", 1, (0,), "token")), InMicroBatches(cut) as p:
+    with process_state.running(Attempt("e-job", 1, (0,), "token")), InMicroBatches(cut) as p:
         kafka_to_kafka.build(p, broker.address, source, target, str(tmp_path))
     published(p.plan, cut.committed)
     with Driven(shards=1) as written:
@@ -136,7 +136,7 @@ def test_example_of_the_page_copies_a_topic_and_leaves_no_password(
         assert reported in example
         example = example.replace(reported, is_here)
     cut = Cutting()
-    with here.running(Attempt("d-job", 1, (0,), "token")), InMicroBatches(cut) as p:
+    with process_state.running(Attempt("d-job", 1, (0,), "token")), InMicroBatches(cut) as p:
         exec(compile(example, str(_PAGE), "exec"), {"pipeline": p})
     published(p.plan, cut.committed)
     found = pipeline_proto(p).SerializeToString()

@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 
 from arcbeam.io.kafka import trouble
 from arcbeam.io.kafka.clients import Clients
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.discovery import Discover, Wanted
 from arcbeam.io.kafka.fetching import cluster, consumer
 from arcbeam.io.kafka.fetching.cluster import LibrdkafkaCluster
@@ -27,8 +27,8 @@ from arcbeam.io.kafka.fetching.protocols import OffsetsGoneError, TopicGoneError
 from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition
 from arcbeam.io.kafka.reading import Read
 from arcbeam.io.kafka.records import Decoder
-from arcbeam.io.kafka.times import CREATED, Times
-from arcbeam.model.attempts import waiting
+from arcbeam.io.kafka.times import CREATED, EventTimes
+from arcbeam.model.attempts import wait_reason
 from arcbeam.model.timestamps import NOT_BEGUN
 from tests.io.kafka.conftest import leaders
 from tests.io.kafka.fakes import Finalizer, Processed, discover, read
@@ -37,7 +37,7 @@ from tools.kafka.broker import Broker
 
 
 def clients(broker: Any, group: str = "g") -> Clients:
-    return Clients(Connection({"bootstrap.servers": broker.address}), True, group, True)
+    return Clients(ClientConnection({"bootstrap.servers": broker.address}), True, group, True)
 
 
 def partition(broker: Any, topic: str, number: int = 0, **more: Any) -> Partition:
@@ -46,7 +46,7 @@ def partition(broker: Any, topic: str, number: int = 0, **more: Any) -> Partitio
 
 
 def reader(broker: Any, group: str = "g") -> Read:
-    fn = Read(clients(broker, group), Decoder(None, None, metadata=False, errors=False), Times(CREATED, 0, True))
+    fn = Read(clients(broker, group), Decoder(None, None, metadata=False, errors=False), EventTimes(CREATED, 0, True))
     fn.setup()
     return fn
 
@@ -209,7 +209,7 @@ def test_removed_records_are_named(broker: Broker) -> None:
     put(broker, topic, range(5))
     remove(broker, topic, 4)
     wanted = Wanted((topic,), "", (), "earliest", None, True)
-    (found,) = discover(Discover(clients(broker), wanted, None, Times(CREATED, 0, True))).outputs
+    (found,) = discover(Discover(clients(broker), wanted, None, EventTimes(CREATED, 0, True))).outputs
     of = found.value
     assert (of.start, values(read(reader(broker), of)[0].outputs)) == (4, [4])
     assert LibrdkafkaCluster(clients(broker)).offsets([(topic, 0)], "group", committed=True) == [4]
@@ -268,7 +268,7 @@ def test_starts_and_stops_are_found(broker: Broker) -> None:
     assert cluster.offsets(places, at, committed=True) == [3, 0]
     assert cluster.offsets(places, "group", committed=True) == [0, 0]
     wanted = Wanted((topic,), "", (), "earliest", "latest", True)
-    found = discover(Discover(clients(broker), wanted, None, Times(CREATED, 0, True)))
+    found = discover(Discover(clients(broker), wanted, None, EventTimes(CREATED, 0, True)))
     assert [(of.value.start, of.value.stop) for of in found.outputs] == [(0, 5), (0, 0)]
     (first, second) = (read(reader(broker), of.value)[0] for of in found.outputs)
     assert (values(first.outputs), first.rest, second.outputs) == ([0, 1, 2, 3], None, [])
@@ -302,7 +302,7 @@ def test_reader_far_from_position_starts_again(broker: Broker, monkeypatch: pyte
     readers = SharedConsumer(clients(broker))
     one = readers.reader(of)
     monkeypatch.setattr(consumer, "_SKIPS", 10)
-    monkeypatch.setattr(consumer, "_PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(consumer, "_READ_SECONDS_MAX", 20.0)
     for position in (0, 5, 40, 3):
         readers.begin()
         assert one.fetch(position, 2, 20).records[0].offset() == position
@@ -381,7 +381,7 @@ class Leaderless:
 @pytest.mark.contract("KAFKA-01", "KAFKA-02")
 def test_partition_without_leader_is_not_at_its_end(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    nowhere = Clients(Connection({"bootstrap.servers": "127.0.0.1:9"}), True, "", False)
+    nowhere = Clients(ClientConnection({"bootstrap.servers": "127.0.0.1:9"}), True, "", False)
     for module in (cluster, consumer):
         monkeypatch.setattr(module, "administrator", lambda *_: Leaderless())
     monkeypatch.setattr(trouble, "_LISTEN", 1)
@@ -413,7 +413,7 @@ class WithoutLeaders(Leaderless):
 def test_search_waits_for_the_leaders_of_new_partitions(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(trouble, "_LISTEN", 1)
-    nowhere = Clients(Connection({"bootstrap.servers": "127.0.0.1:9"}), True, "", False)
+    nowhere = Clients(ClientConnection({"bootstrap.servers": "127.0.0.1:9"}), True, "", False)
     known = LibrdkafkaCluster(nowhere)
     codes = KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART
     for code in codes:
@@ -443,7 +443,7 @@ def test_dead_leader_holds_the_watermark(brokers: tuple[Broker, Broker], tmp_pat
     deadline, reasons = Deadline("a new leader, and its record"), ""
     while (processed := read(fn, of, processed.rest)[0]).watermark == NOT_BEGUN / 1e6:
         deadline.check()
-        reasons += waiting.take()
+        reasons += wait_reason.take()
     # Only the new leader knows that nothing is left.
     assert leaders(first) == {(1, 1)}
     assert f"Connect to ipv4#{second.address} failed: Connection refused" in reasons
@@ -465,7 +465,7 @@ def test_broker_down_is_reported_once(tmp_path: Any, caplog: pytest.LogCaptureFi
         # As in two processes.
         fns = [reader(broker), reader(broker)]
         search = Discover(
-            clients(broker), Wanted((topic,), "", (), "earliest", None, True), 1.0, Times(CREATED, 0, True)
+            clients(broker), Wanted((topic,), "", (), "earliest", None, True), 1.0, EventTimes(CREATED, 0, True)
         )
         found = discover(search)
         of = [(fns[number % 2], each, read(fns[number % 2], each)[0]) for number, each in enumerate(partitions)]

@@ -9,8 +9,8 @@ import pytest
 
 from arcbeam.io.kafka.outgoing import encoded
 from arcbeam.io.kafka.publisher import RegisterError
-from arcbeam.io.kafka.writing import Sink, Stage, Storage
-from arcbeam.model.attempts import Attempt, here
+from arcbeam.io.kafka.writing import RecordStorage, StageRecords, StagingSettings
+from arcbeam.model.attempts import Attempt, process_state
 from tests.io.kafka.test_producing import connection, publisher, record, seen
 from tools.kafka.broker import Broker
 
@@ -42,9 +42,11 @@ class Job:
 
     def staged(self, attempt: str, *values: int) -> Any:
         """Stage a part, and return its committable."""
-        fn = Stage(Sink("sink", self._topic, Storage(str(self._folder)), connection(self._broker)))
+        fn = StageRecords(
+            StagingSettings("sink", self._topic, RecordStorage(str(self._folder)), connection(self._broker))
+        )
         cells = [Cell(value) for value in self.state]
-        with here.running(Attempt(self._name, 1, (0,), attempt)):
+        with process_state.running(Attempt(self._name, 1, (0,), attempt)):
             fn.setup()
             fn.start_bundle()
             for value in values:

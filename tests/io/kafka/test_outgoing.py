@@ -7,7 +7,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam.io.kafka import ProducerRecord, RecordRefusedError, WriteToKafka
-from arcbeam.io.kafka.outgoing import Chunks, Outgoing, decoded, encoded, extents, framed, joined, unframed
+from arcbeam.io.kafka.outgoing import Outgoing, RecordChunks, decoded, encoded, extents, framed, joined, unframed
 
 SERVERS = {"bootstrap.servers": "localhost:9"}
 OUTGOING = Outgoing("t", None, str.encode, 2_000)
@@ -50,7 +50,7 @@ def test_record_without_topic_is_named() -> None:
 
 
 def test_chunks_keep_the_order_of_keys() -> None:
-    chunks = Chunks(Outgoing("t", None, None, 2_000), 4)
+    chunks = RecordChunks(Outgoing("t", None, None, 2_000), 4)
     chunks.start_bundle()
     pairs = [(str(n % 7).encode(), str(n).encode()) for n in range(500)]
     out = [*chunks.take(pairs, None), *chunks.finish_bundle()]

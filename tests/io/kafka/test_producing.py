@@ -22,13 +22,13 @@ from confluent_kafka.admin import (
 
 from arcbeam.errors import PublishRefusedError
 from arcbeam.io.kafka import ProducerRecord, RecordRefusedError, outgoing, producing
-from arcbeam.io.kafka.connection import Connection
-from arcbeam.io.kafka.outgoing import Chunks, Outgoing, Plain, encoded, framed
-from arcbeam.io.kafka.producing import Deliveries, FencedError, LibrdkafkaShard, Register, produce, producer
-from arcbeam.io.kafka.publisher import Part, PublishRecords, RegisterError
-from arcbeam.io.kafka.trouble import Trouble
-from arcbeam.io.kafka.writing import Sink, StageGrouped, Storage
-from arcbeam.model.attempts import Attempt, here
+from arcbeam.io.kafka.connection import ClientConnection
+from arcbeam.io.kafka.outgoing import Outgoing, Plain, RecordChunks, encoded, framed
+from arcbeam.io.kafka.producing import Deliveries, LibrdkafkaShard, ProducerFencedError, Register, produce, producer
+from arcbeam.io.kafka.publisher import PublishRecords, RegisterError, TransactionPart
+from arcbeam.io.kafka.trouble import ClientTrouble
+from arcbeam.io.kafka.writing import RecordStorage, StageGrouped, StagingSettings
+from arcbeam.model.attempts import Attempt, process_state
 from tests.io.kafka.conftest import PASSWORD
 from tests.io.kafka.test_librdkafka import partition, read, reader, values
 from tests.waiting import until
@@ -41,8 +41,8 @@ def record(topic: str, value: int) -> Plain:
     return topic, -1, 0, b"k", str(value).encode(), (("h", b"1"),)
 
 
-def connection(broker: Broker, **more: Any) -> Connection:
-    return Connection({"bootstrap.servers": broker.address, **more})
+def connection(broker: Broker, **more: Any) -> ClientConnection:
+    return ClientConnection({"bootstrap.servers": broker.address, **more})
 
 
 def seen(broker: Broker, topic: str) -> list[int]:
@@ -64,7 +64,7 @@ def test_fenced_producer_changes_nothing(broker: Broker) -> None:
         other.close()
         yield record(topic, 99)
 
-    with pytest.raises(FencedError):
+    with pytest.raises(ProducerFencedError):
         zombie.publish(suspended(), Register(2, "b"))
     zombie.close()
     third = LibrdkafkaShard(connection(broker), "fenced.0", topic)
@@ -75,7 +75,7 @@ def test_fenced_producer_changes_nothing(broker: Broker) -> None:
 
 @pytest.mark.parametrize(("left", "records"), [(1, "1 record"), (2, "2 records")])
 def test_unconfirmed_records_are_counted(left: int, records: str) -> None:
-    deliveries = Deliveries(Trouble("kafka:9092", lambda: 0.0))
+    deliveries = Deliveries(ClientTrouble("kafka:9092", lambda: 0.0))
     with pytest.raises(RuntimeError, match=f"could not write {records} to a, b: no broker has confirmed them"):
         deliveries.check(left, ["b", "a"])
 
@@ -87,14 +87,14 @@ def test_new_shard_is_sound(broker: Broker) -> None:
 
 
 def publisher(broker: Broker, folder: Path, **how: Any) -> PublishRecords:
-    made = PublishRecords(connection(broker), Storage(str(folder)), trusts=how.get("trusts", False))
+    made = PublishRecords(connection(broker), RecordStorage(str(folder)), trusts=how.get("trusts", False))
     made.setup()
     return made
 
 
 def staged(folder: Path, topic: str, sequence: int) -> dict[str, Any]:
     (folder / str(sequence)).write_bytes(framed([encoded([record(topic, sequence)])]))
-    return {"parts": [Part("lost.0", sequence, str(sequence), 1, 1, topic).plain()]}
+    return {"parts": [TransactionPart("lost.0", sequence, str(sequence), 1, 1, topic).plain()]}
 
 
 def test_deleted_register_is_refused(broker: Broker, tmp_path: Path) -> None:
@@ -261,12 +261,12 @@ def test_what_a_topic_refuses_fails_before_the_commit(broker: Broker, tmp_path: 
     near = broker.topic("takes-new", message_timestamp_before_max_ms="60000")
 
     def stage(topic: str, key: bytes | None, at: float = 0, **config: Any) -> None:
-        sink = Sink("sink", small, Storage(str(tmp_path)), connection(broker, **config))
-        chunks = Chunks(Outgoing(topic, None, None, 1_000_000), 1)
+        sink = StagingSettings("sink", small, RecordStorage(str(tmp_path)), connection(broker, **config))
+        chunks = RecordChunks(Outgoing(topic, None, None, 1_000_000), 1)
         chunks.start_bundle()
         pairs = [ProducerRecord(b"v", key, time=Timestamp(of) if of else None) for of in (at, 0)]
         made = [*chunks.take(pairs, None), *chunks.finish_bundle()]
-        with here.running(Attempt("refuses", 1, (0,), "t")):
+        with process_state.running(Attempt("refuses", 1, (0,), "t")):
             list(StageGrouped(sink).process((0, [of.value[1] for of in made])))
 
     with pytest.raises(RecordRefusedError, match=r"at most 10,000 bytes .*allows 1,000,000: give it '.*': 10000, or"):
@@ -310,7 +310,7 @@ def test_missing_permission_is_refused(broker: Broker, kind: str, message: str) 
     for future in admin.create_acls([AclBinding(*rule, AclPermissionType.DENY)]).values():
         future.result()
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "me"}
-    secured = Connection({"bootstrap.servers": broker.secured, **login}, lambda: {"sasl.password": PASSWORD})
+    secured = ClientConnection({"bootstrap.servers": broker.secured, **login}, lambda: {"sasl.password": PASSWORD})
 
     def publish() -> None:
         shard = LibrdkafkaShard(secured, name, name)

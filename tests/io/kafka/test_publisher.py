@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.outgoing import Plain, encoded, framed
-from arcbeam.io.kafka.producing import FencedError, InDoubtError, Register
-from arcbeam.io.kafka.publisher import Part, PublishRecords, RegisterError, still_to_publish
+from arcbeam.io.kafka.producing import InDoubtError, ProducerFencedError, Register
+from arcbeam.io.kafka.publisher import PublishRecords, RegisterError, TransactionPart, still_to_publish
 
 pytestmark = pytest.mark.contract("KAFKA-06")
 
@@ -41,7 +41,7 @@ class Shard:
         broker = self._broker
         values = [record[4] or b"" for record in records]
         if self._epoch != broker.epoch:
-            raise FencedError("fenced")
+            raise ProducerFencedError("fenced")
         fate, _, doubt = (broker.dies.pop(0) if broker.dies else "").partition(", in ")
         kind = InDoubtError if doubt else OSError
         if fate == "before":
@@ -60,11 +60,11 @@ class Shard:
 
 class Publisher(PublishRecords):
     def __init__(self, broker: Broker, *, trusts: bool = False) -> None:
-        super().__init__(Connection({}), lambda: Files(), trusts=trusts)
+        super().__init__(ClientConnection({}), lambda: Files(), trusts=trusts)
         self._broker = broker
         self.setup()
 
-    def shard(self, part: Part) -> Any:
+    def shard(self, part: TransactionPart) -> Any:
         return Shard(self._broker)
 
 
@@ -78,11 +78,11 @@ class Files:
         return f"staged/{name}"
 
 
-def part(sequence: int, staged: str = "", token: str = "", after: str = "", *, begins: bool = False) -> Part:
-    return Part("arcbeam.job.sink.0", sequence, staged or str(sequence), 1, 1, "t", token, after, begins)
+def part(sequence: int, staged: str = "", token: str = "", after: str = "", *, begins: bool = False) -> TransactionPart:
+    return TransactionPart("arcbeam.job.sink.0", sequence, staged or str(sequence), 1, 1, "t", token, after, begins)
 
 
-def chain(*tokens: str) -> list[Part]:
+def chain(*tokens: str) -> list[TransactionPart]:
     """Return consecutive parts from number 2, each with its token; the first names that of the part before."""
     return [part(n, "", token, tokens[n - 2]) for n, token in enumerate(tokens[1:], 2)]
 

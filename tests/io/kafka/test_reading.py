@@ -8,11 +8,11 @@ from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 
 from arcbeam.io.kafka import reading
-from arcbeam.io.kafka.fetching.protocols import End
+from arcbeam.io.kafka.fetching.protocols import PartitionEnd
 from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition, PartitionCoder
 from arcbeam.io.kafka.records import Decoder, UndecodableError
-from arcbeam.io.kafka.times import CREATED, Times
-from arcbeam.model.attempts import waiting
+from arcbeam.io.kafka.times import CREATED, EventTimes
+from arcbeam.model.attempts import wait_reason
 from arcbeam.model.timestamps import NOT_BEGUN
 from tests.io.kafka.fakes import Log, Message, read
 
@@ -21,7 +21,7 @@ NOW = 1_000.0
 pytestmark = pytest.mark.contract("KAFKA-01")
 
 
-def reader(log: Log, times: Times = Times(CREATED, 2_000_000, True), **how: Any) -> reading.Read:
+def reader(log: Log, times: EventTimes = EventTimes(CREATED, 2_000_000, True), **how: Any) -> reading.Read:
     decoder = Decoder(how.get("key"), how.get("value"), metadata=False, errors=how.get("errors", False))
     fn = reading.Read(log, decoder, times, lambda: NOW)  # type: ignore[arg-type]
     fn.setup()
@@ -55,18 +55,18 @@ def test_record_that_comes_while_its_end_is_requested_is_not_late(before: bool) 
     clock = [NOW]
 
     class Appended(Log):
-        def end(self, now: float, oldest: float) -> End | None:
+        def end(self, now: float, oldest: float) -> PartitionEnd | None:
             known = self.last
             if self.armed and not self.messages:
                 self.messages.append(Message(0, int((now + 2) * 1_000)))
                 self.last, clock[0] = 1, now + 5
             end = self.last if before else known
-            return None if end is None else End(end, now)
+            return None if end is None else PartitionEnd(end, now)
 
         armed = False
 
     log = Appended()
-    fn = reader(log, Times(CREATED, 0, True))
+    fn = reader(log, EventTimes(CREATED, 0, True))
     fn._clock = lambda: clock[0]
     estimator = ManualWatermarkEstimator(None)
     # The first time it asks whether to wait for records; then it is known to be idle.
@@ -130,10 +130,10 @@ def test_unreachable_broker_promises_nothing() -> None:
     log.last, log.reaches = None, 1
     processed, _ = read(reader(log), PARTITION)
     assert (processed.watermark, processed.delay) == (498, pytest.approx(1.0, abs=0.2))
-    assert waiting.take() == "its end is unknown: down"
+    assert wait_reason.take() == "its end is unknown: down"
     log.last = 1
     read(reader(log), PARTITION)
-    assert waiting.take() == ""
+    assert wait_reason.take() == ""
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_partition_that_may_have_more_is_not_idle(last: int | None) -> None:
 
 @pytest.mark.contract("KAFKA-02")
 def test_idle_partition_without_clock_keeps_its_watermark() -> None:
-    processed, _ = read(reader(log_of(0), Times(CREATED, 0, False)), PARTITION)
+    processed, _ = read(reader(log_of(0), EventTimes(CREATED, 0, False)), PARTITION)
     assert processed.watermark == 500
 
 
@@ -262,12 +262,14 @@ def test_undecodable_record_fails_without_that_output() -> None:
 @pytest.mark.contract("KAFKA-02")
 def test_append_time_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match=r"message\.timestamp\.type=LogAppendTime"):
-        read(reader(log_of(0), Times("LogAppendTime", 0, True)), PARTITION)
+        read(reader(log_of(0), EventTimes("LogAppendTime", 0, True)), PARTITION)
 
 
 @pytest.mark.contract("KAFKA-02")
 def test_function_gives_the_event_time() -> None:
-    processed, _ = read(reader(log_of(0, last=2, reaches=1), Times(lambda pair: 77 + len(pair), 0, True)), PARTITION)
+    processed, _ = read(
+        reader(log_of(0, last=2, reaches=1), EventTimes(lambda pair: 77 + len(pair), 0, True)), PARTITION
+    )
     assert (processed.outputs[0].timestamp, processed.watermark) == (79, 79)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from arcbeam.harness.operations.publishoperation import OpenPublisher
-from arcbeam.model.attempts import Attempt, here
+from arcbeam.model.attempts import Attempt, process_state
 
 JOB = "job-1"
 
@@ -17,11 +17,11 @@ JOB = "job-1"
 @contextmanager
 def attempt(micro_batch: int = 0, order: tuple[int, ...] = (0,), token: str = "t") -> Iterator[None]:
     """While open, code runs as this attempt of a task."""
-    here.attempt = Attempt(JOB, micro_batch, order, token)
+    process_state.attempt = Attempt(JOB, micro_batch, order, token)
     try:
         yield
     finally:
-        here.attempt = None
+        process_state.attempt = None
 
 
 def publish(driven: Any, times: int = 1) -> None:

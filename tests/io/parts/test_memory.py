@@ -14,7 +14,7 @@ from arcbeam.io import Parquet, Roll
 from arcbeam.io.parts import direct, keyed
 from arcbeam.io.parts.direct import WriteHere
 from arcbeam.io.parts.formats import Format, Text
-from arcbeam.io.parts.keyed import Chunks
+from arcbeam.io.parts.keyed import EncodedChunks
 from arcbeam.io.parts.naming import Template
 from arcbeam.io.parts.packs import Pack
 from arcbeam.io.parts.work import PartFile, Work
@@ -34,7 +34,7 @@ def written(writes: WriteHere) -> list[PartFile]:
 
 @pytest.mark.parametrize("roll", [{}, {"elements": 3}])
 def test_files_are_closed_beyond_limit(tmp_path: Path, roll: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "_MOST_HELD", 4 << 20)
+    monkeypatch.setattr(direct, "_HELD_BYTES_MAX", 4 << 20)
     writes = WriteHere(work(tmp_path, Text(), **roll), lambda line: f"d{int(line) % 10}", GlobalWindowCoder())
     writes.setup()
     with attempt():
@@ -50,7 +50,7 @@ def test_files_are_closed_beyond_limit(tmp_path: Path, roll: dict[str, int], mon
 
 
 def test_file_with_most_memory_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "_MOST_HELD", (2 << 20) + 100_000)
+    monkeypatch.setattr(direct, "_HELD_BYTES_MAX", (2 << 20) + 100_000)
     parquet = Parquet(pa.schema([("n", pa.int64()), ("to", pa.string())]), rows=50_000)
     writes = WriteHere(work(tmp_path, parquet), lambda row: row["to"], GlobalWindowCoder())
     writes.setup()
@@ -73,8 +73,8 @@ def test_file_with_most_memory_is_closed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_all_chunks_are_emitted_beyond_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyed, "_MOST_HELD", 1000)
-    chunks = Chunks(work(tmp_path, Text()), lambda line: f"d{line}", 2)
+    monkeypatch.setattr(keyed, "_HELD_BYTES_MAX", 1000)
+    chunks = EncodedChunks(work(tmp_path, Text()), lambda line: f"d{line}", 2)
     chunks.start_bundle()
     came: list[Any] = []
     for n in range(100):

@@ -24,7 +24,7 @@ from arcbeam.io.parts.publisher import PublishParts
 from arcbeam.io.parts.staging import Staging
 from arcbeam.io.parts.successes import success_of
 from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
-from arcbeam.model.attempts import here
+from arcbeam.model.attempts import process_state
 from tests.chaos.power import Recording, each_outcome
 from tests.io.parts.jobs import JOB, attempt
 
@@ -129,9 +129,9 @@ class Place:
         made = []
         for task in range(tasks):
             with attempt(at, (task,), token):
-                assert here.attempt is not None
+                assert process_state.attempt is not None
                 shard = (micro_batch, task) if self.in_micro_batches else (task,)
-                writer = PartWriter(self.work, self.staging, here.attempt, GLOBAL, "", shard, 0, named=True)
+                writer = PartWriter(self.work, self.staging, process_state.attempt, GLOBAL, "", shard, 0, named=True)
                 writer.add_records([f"{micro_batch:05d} {task} {'x' * 40}"])
                 made.append(writer.finish())
         if lost:

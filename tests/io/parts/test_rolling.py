@@ -14,7 +14,7 @@ from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.harness.operations.publishoperation import OpenPublisher
-from arcbeam.io import Part, Roll, WriteParts
+from arcbeam.io import Roll, StagedPart, WriteParts
 from arcbeam.io.parts import keyed
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect
@@ -167,7 +167,7 @@ def test_shards_and_destinations_have_separate_state(tmp_path: Path) -> None:
     played = MicroBatches(tmp_path, (30, 20), (30, 40), (0, None))
     p = stream(tmp_path, played, lines, 40, shards=3, destination=lambda line: f"d{line[-1]}", roll=Roll(elements=3))
     assert sorted((line for part in played.seen[-1].values() for line in part), key=int) == [line for line, _ in lines]
-    parts: list[Part] = p.values()
+    parts: list[StagedPart] = p.values()
     assert {part.path.removeprefix(f"{tmp_path}/") for part in parts} == set(played.seen[-1])
     assert len(parts) == len(played.seen[-1])
     assert max(part.records for part in parts) == 3

@@ -16,7 +16,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import window
 
 from arcbeam.harness.operations.publishoperation import OpenPublisher
-from arcbeam.io import Avro, Bytes, Csv, Format, JsonLines, Parquet, Part, Roll, Text, WriteParts
+from arcbeam.io import Avro, Bytes, Csv, Format, JsonLines, Parquet, Roll, StagedPart, Text, WriteParts
 from arcbeam.io.parts.objects import ObjectStaging
 from arcbeam.io.parts.places import staging_for
 from arcbeam.io.parts.work import PathTakenError
@@ -58,7 +58,7 @@ def test_bounded_pipeline_publishes_at_end(tmp_path: Path, shards: int | None, t
     assert list(found) == [f"part-{shard:05d}-00000.txt" for shard in range(shards or 1)]
     assert sorted(line for lines in found.values() for line in lines) == sorted(map(str, range(100)))
     assert left(tmp_path) == []
-    parts: list[Part] = p.values()
+    parts: list[StagedPart] = p.values()
     assert sorted(part.path for part in parts) == [f"{tmp_path}/{name}" for name in found]
     assert sum(part.records for part in parts) == 100
     assert {part.window for part in parts} == {"global"}
@@ -122,7 +122,7 @@ def test_publisher_completes_uploads_on_s3(
         timed(p, 100) | WriteParts(s3_path, **arguments) | Collect()
     place = staging_for(s3_path, s3_options)
     assert isinstance(place, ObjectStaging)
-    parts: list[Part] = p.values()
+    parts: list[StagedPart] = p.values()
     assert place._size(place._key("d/part-00007-00000.txt")) is None
     publish(p, times=2)
     written = {

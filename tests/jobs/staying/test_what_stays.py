@@ -12,7 +12,7 @@ import pytest
 
 from arcbeam.errors import ArcbeamError, JobCancelledError, JobNotFoundError, RequestRefusedError, SubmissionError
 from arcbeam.jobs import lifecycle
-from arcbeam.jobs.execution import FileKind, JobEvents, JobState, MetricsNow, StagedFile, Submission
+from arcbeam.jobs.execution import JobEvents, JobState, MetricsNow, StagedFile, StagedFileKind, Submission
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.registry import Registry
 from arcbeam.store.log.requests import RequestKind
@@ -161,7 +161,7 @@ class Server:
         folder = self.jobs.folder(id)
         folder.mkdir(parents=True)
         (folder / "module.py").write_text("pass")
-        self.jobs.staged(id, [StagedFile("module.py", folder / "module.py", FileKind.FILE, "role", "0", ("e",))])
+        self.jobs.staged(id, [StagedFile("module.py", folder / "module.py", StagedFileKind.FILE, "role", "0", ("e",))])
         return id
 
     def begun(self, id: str, until: JobState) -> None:

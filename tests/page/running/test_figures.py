@@ -24,7 +24,7 @@ from typing_extensions import override
 from arcbeam.cli.status import _COLUMNS, _cells
 from arcbeam.console.progressline import JobProgress
 from arcbeam.harness.bundle.metrics import DROPPED_LATE, parsed
-from arcbeam.monitoring.prometheus import Exposed, exposed
+from arcbeam.monitoring.prometheus import MonitoredJob, exposed
 from arcbeam.page import views
 from arcbeam.spark.streaming import streamingjob
 from arcbeam.spark.streaming.streamingjob import StreamRun
@@ -138,7 +138,7 @@ class Watch(JobListener):
         self._gaps(mine, stored)
         self._rates((asked, answered), mine, stored)
         samples, others = (
-            _samples(exposed([Exposed("j", each, JobProgress((), 0, 0))], round(answered)))
+            _samples(exposed([MonitoredJob("j", each, JobProgress((), 0, 0))], round(answered)))
             for each in (mine, status_from(json.loads(json.dumps(as_record(stored)))))
         )
         # A driver writes its note, with the number of its failures, from time to time.

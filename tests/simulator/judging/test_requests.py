@@ -20,10 +20,10 @@ from arcbeam.engine.coordinator import (
     TearDown,
     Warn,
 )
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.manifest.values import JobShape, Kind, Manifest, Pin
+from arcbeam.store.manifest.values import JobShape, Manifest, ManifestKind, Pin
 from simulator.judging.records import Broken
 from simulator.judging.requests import REFUSED, WHILE_COMMITTING, RequestChecks
 
@@ -35,7 +35,7 @@ def manifest(
     micro_batch: int, *pins: Pin, mode: CommitMode = CommitMode.RUNNING, opening: int = 0, progress: bytes = b""
 ) -> Manifest:
     """A manifest of epoch 1, or an opening of another epoch."""
-    kind = Kind.OPENING if opening else Kind.MICRO_BATCH
+    kind = ManifestKind.OPENING if opening else ManifestKind.MICRO_BATCH
     shape = JobShape("p", 1, ())
     before = (
         micro_batch,
@@ -77,7 +77,7 @@ class Played:
         return self
 
     def proposes(self, micro_batch: int = 1) -> Played:
-        command = Propose(micro_batch, NOW, CommitMode.RUNNING, Times(), b"", ())
+        command = Propose(micro_batch, NOW, CommitMode.RUNNING, WatermarkTimes(), b"", ())
         self.requests.handled(1, SavepointRequested(NOW, "unheard"), (Warn("'unheard'"), command))
         return self
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import KeyElements
 from arcbeam.engine.task.bundles import BundleResult, CallResult
 from arcbeam.testing.views import MemoryView
 from simulator.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
@@ -28,7 +28,7 @@ def test_call_writes_on_return_and_end_writes_nothing() -> None:
     writes = Buffered(view)
 
     class Counting:
-        def process(self, key: bytes, elements: Elements) -> CallResult:
+        def process(self, key: bytes, elements: KeyElements) -> CallResult:
             writes.put(key, b"%d" % len(elements))
             assert view.get(key) is None
             return CallResult()

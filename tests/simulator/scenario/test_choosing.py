@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from arcbeam.engine.grouping import composites, triggers
-from arcbeam.engine.grouping.contents import Bag
+from arcbeam.engine.grouping.contents import WindowBag
 from arcbeam.engine.grouping.sortedruns import SortedRuns
 from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.grouping.triggers import Trigger
@@ -165,7 +165,7 @@ def reached() -> Counter[str]:
         counted(sequences, "_all", "reads of sealed rows", lambda view, start, tail: True),
         counted(Frontier, "_read", "second reads of an index", lambda front: front._until != front.start),
         counted(_SortedKeys, "between", "several blocks of an overlay", lambda keys, *_: len(keys._blocks) > 1),
-        counted(Bag, "store", "windows with entries", lambda bag: bag.entries > 0),
+        counted(WindowBag, "store", "windows with entries", lambda bag: bag.entries > 0),
         counted(SortedRuns, "add", "runs beside others", lambda runs, groups: not runs.empty),
         counted(WindowBuffer, "_waits", "late elements of stored windows", WindowBuffer.is_stored),
     ):

@@ -97,7 +97,7 @@ def test_refused_publishing_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_permanent_publishing_failure_keeps_staged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boundedjob, "_PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(boundedjob, "_PUBLISH_SECONDS_MAX", 1.0)
     with pytest.raises(UserCodeError, match=r"on fire[\s\S]*Publish\(Renames\)"):
         _run(tmp_path, fails=100)
     done = [line for name in left_over(tmp_path) for line in (tmp_path / "staged" / name).read_text().splitlines()]

@@ -20,7 +20,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.utils.timestamp import Duration
 
 from arcbeam import ArcbeamRunner
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import REPORT, RESIDUAL, BundleReport, Row, RowFile
 from arcbeam.spark.batch import rounds
@@ -47,7 +47,7 @@ def _rows(batches: Any) -> list[Row]:
 @pytest.fixture
 def task(tmp_path: Path) -> StageTask:
     stage = Stage("s1", "Split", (), b"", 0, (3, 4), splittable=True)
-    return StageTask("job", stage, Settings(), JobLocation(str(tmp_path / "job")), Versions.here())
+    return StageTask("job", stage, TaskSettings(), JobLocation(str(tmp_path / "job")), Versions.here())
 
 
 def _attempt(task: StageTask, monkeypatch: pytest.MonkeyPatch, *batches: pa.RecordBatch) -> BundleReport:

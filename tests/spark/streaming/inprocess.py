@@ -28,7 +28,7 @@ from arcbeam.engine.coordinator import (
     TornDown,
 )
 from arcbeam.errors import JobCancelledError, WorkerLostError
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.options import ArcbeamOptions
@@ -149,7 +149,7 @@ def run_of(build: Callable[[beam.Pipeline], object], folder: Path, listener: Job
     p = beam.Pipeline(options=options)
     build(p)
     plan = plan_of(ParsedPipeline(pipeline_proto(p, options)), options.view_as(ArcbeamOptions), name="blocked")
-    settings = Settings(shards=1, quick_tasks=False, backlog_micro_batch_seconds=0.5)
+    settings = TaskSettings(shards=1, quick_tasks=False, backlog_micro_batch_seconds=0.5)
     location = JobLocation.under(str(folder / "temporary"), "blocked")
     return StreamRun(plan, None, settings, folder.name, location, str(folder / "job"), listener, **how)  # type: ignore[arg-type]
 

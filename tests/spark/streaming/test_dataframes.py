@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.files import FileKind, Shard, ShardFile
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming import dataframes
@@ -32,7 +32,7 @@ STATES = tuple(Shard(level, 0, (FILE,)) for level in range(3))
 
 @pytest.mark.contract("STORE-02")
 def test_plan_is_reused_unless_data_is_large(spark: SparkSession, tmp_path: Path) -> None:
-    job = StreamingJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+    job = StreamingJob("job", at(), TaskSettings(), JobLocation(str(tmp_path)), "", Versions.here())
     frames, reported = MicroBatchFrames(spark, job), spark.sparkContext.getLocalProperty
     order = TaskAssignment(plan(2, 1), 1, "store", (), (Shard(1, 0, (FILE,)), Shard(2, 1, (FILE,))))
     confirmed = (Confirmed(1, (b"token",)),)
@@ -52,7 +52,7 @@ def test_plan_is_reused_unless_data_is_large(spark: SparkSession, tmp_path: Path
 def test_each_micro_batch_is_a_separate_query(spark: SparkSession, tmp_path: Path) -> None:
     """A data frame that is collected a second time would read the shuffle files of the first micro-batch."""
     frames = MicroBatchFrames(
-        spark, StreamingJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+        spark, StreamingJob("job", at(), TaskSettings(), JobLocation(str(tmp_path)), "", Versions.here())
     )
     order = TaskAssignment(plan(2, 1), 1, "store", (), ())
     micro_batches = [frames.of(order, ()) for _ in range(3)]
@@ -64,7 +64,7 @@ def test_upper_levels_micro_batch_has_their_tasks(spark: SparkSession, tmp_path:
     """Levels have different numbers of tasks here, and each level's property has its own value or is cleared."""
     physical = at()
     physical = replace(physical, layout=replace(physical.layout, tasks=(2, 3, 4)))
-    job = StreamingJob("job", physical, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+    job = StreamingJob("job", physical, TaskSettings(), JobLocation(str(tmp_path)), "", Versions.here())
     frames, reported = MicroBatchFrames(spark, job), spark.sparkContext.getLocalProperty
     confirmed = (Confirmed(1, (b"token",)),)
     exchanges = []
@@ -91,9 +91,9 @@ def test_large_micro_batch_has_order_per_level(
         return LevelTask(location, level, own)
 
     monkeypatch.setattr(dataframes, "LevelTask", noted)
-    monkeypatch.setattr(dataframes, "LONGEST_PROPERTY", 1)
+    monkeypatch.setattr(dataframes, "PROPERTY_BYTES_MAX", 1)
     frames = MicroBatchFrames(
-        spark, StreamingJob("job", physical, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+        spark, StreamingJob("job", physical, TaskSettings(), JobLocation(str(tmp_path)), "", Versions.here())
     )
     for first in (0, 1):
         given.clear()
@@ -108,12 +108,12 @@ def test_large_micro_batch_has_order_per_level(
 
 def test_limit_counts_all_levels_together(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frames = MicroBatchFrames(
-        spark, StreamingJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+        spark, StreamingJob("job", at(), TaskSettings(), JobLocation(str(tmp_path)), "", Versions.here())
     )
     order = TaskAssignment(plan(2, 1), 1, "store", (), ())
     frames.of(order, ())
     lengths = [len(spark.sparkContext.getLocalProperty(property_of(level)) or "") for level in range(3)]
     for limit, fits in ((sum(lengths), True), (sum(lengths) - 1, False)):
-        monkeypatch.setattr(dataframes, "LONGEST_PROPERTY", limit)
+        monkeypatch.setattr(dataframes, "PROPERTY_BYTES_MAX", limit)
         frames.of(order, ())
         assert [spark.sparkContext.getLocalProperty(property_of(level)) is not None for level in range(3)] == [fits] * 3

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from arcbeam.engine.coordinator import Command, EndState, Event, MicroBatchReported
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.plan import Plan
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.spark.streaming.streamingjob import StreamRun
@@ -45,7 +45,9 @@ class Run(World):
         super().__init__(*reports)
         self.listener = Listener()
         location = JobLocation(str(folder))
-        self.job = StreamRun(Plan("job", (), (), bounded=False), None, Settings(), "job", location, None, self.listener)  # type: ignore[arg-type]
+        self.job = StreamRun(
+            Plan("job", (), (), bounded=False), None, TaskSettings(), "job", location, None, self.listener
+        )  # type: ignore[arg-type]
         self.requests = RequestQueue(self, self)
         self.requests.opened(self.blobs, self.log.head)
         self.job._requests, self.job._log, self.job._machine = self.requests, self.log, self.driver.machine

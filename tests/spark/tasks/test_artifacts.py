@@ -16,7 +16,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import EnvironmentMismatchError, InvalidPipelineError, SetupError
 from arcbeam.spark.tasks import artifacts, shipping
-from arcbeam.spark.tasks.artifacts import Staged, archives_of, staged_by
+from arcbeam.spark.tasks.artifacts import StagedArtifact, archives_of, staged_by
 from arcbeam.spark.tasks.shipping import WorkerSetup
 
 
@@ -60,7 +60,9 @@ def test_archives_of_equal_files_are_equal(tmp_path: Path, monkeypatch: pytest.M
     for at in (1_000_000_000, 1_600_000_000):
         os.utime(session, (at, at))
         artifacts._made.clear()
-        archives = archives_of([Staged(package.name, package, False), Staged(session.name, session, False)])
+        archives = archives_of(
+            [StagedArtifact(package.name, package, False), StagedArtifact(session.name, session, False)]
+        )
         made.append([archive.path.read_bytes() for archive in archives])
         (names,) = [_names(archive) for archive in archives if "packages/arcbeam_same.py" in _names(archive)]
         assert not [name for name in names if name.endswith("direct_url.json")]
@@ -71,7 +73,7 @@ def test_archive_is_found_by_its_name(tmp_path: Path) -> None:
     """A resumed job stores its archives where this process makes others, to ship both alike."""
     words = tmp_path / "words.txt"
     words.write_text("to be")
-    (archive,) = archives_of([Staged(words.name, words, False)])
+    (archive,) = archives_of([StagedArtifact(words.name, words, False)])
     assert artifacts.archive_path(archive.path.name) == archive.path
 
 
@@ -158,7 +160,7 @@ def test_missing_requirement_is_refused(tmp_path: Path) -> None:
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("--no-index\narcbeam-no-such-package==9\n")
     with pytest.raises(SetupError, match=r"(?s)pip.*arcbeam-no-such-package"):
-        archives_of([Staged("requirements.txt", requirements)])
+        archives_of([StagedArtifact("requirements.txt", requirements)])
 
 
 @pytest.mark.parametrize("option", ["--requirements_file", "--extra_package", "--setup_file", "--files_to_stage"])
@@ -185,10 +187,10 @@ def test_archive_is_made_once_for_equal_content(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("same")
-    first, second = (archives_of([Staged("a.txt", tmp_path / name / "a.txt")]) for name in ("one", "two"))
+    first, second = (archives_of([StagedArtifact("a.txt", tmp_path / name / "a.txt")]) for name in ("one", "two"))
     assert first == second
     (tmp_path / "two" / "a.txt").write_text("other")
-    assert archives_of([Staged("a.txt", tmp_path / "two" / "a.txt")]) != first
+    assert archives_of([StagedArtifact("a.txt", tmp_path / "two" / "a.txt")]) != first
     assert _names(first[0]) == {"staged/a.txt"}
     assert first[0].platform == ""
 
@@ -196,7 +198,7 @@ def test_archive_is_made_once_for_equal_content(tmp_path: Path) -> None:
 def test_session_does_not_change_packages_archive(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("same")
     (tmp_path / "session").write_bytes(b"1")
-    staged = [Staged("a.txt", tmp_path / "a.txt"), Staged("pickled_main_session", tmp_path / "session")]
+    staged = [StagedArtifact("a.txt", tmp_path / "a.txt"), StagedArtifact("pickled_main_session", tmp_path / "session")]
     before = archives_of(staged)
     (tmp_path / "session").write_bytes(b"2")
     after = archives_of(staged)
@@ -209,7 +211,7 @@ def test_files_sent_to_a_job_server_are_archived(tmp_path: Path) -> None:
     wheel(tmp_path, "arcbeam_sent", "1.0", "x = 1\n").rename(sent)
     listing = tmp_path / "content-2"
     listing.write_text("arcbeam_sent-1.0-py3-none-any.whl\n")
-    files = [Staged("extra_packages.txt", listing), Staged("arcbeam_sent-1.0-py3-none-any.whl", sent)]
+    files = [StagedArtifact("extra_packages.txt", listing), StagedArtifact("arcbeam_sent-1.0-py3-none-any.whl", sent)]
     (archive,) = archives_of(files)
     assert "packages/arcbeam_sent.py" in _names(archive)
     assert not any(name.startswith("staged/") for name in _names(archive))
@@ -218,7 +220,7 @@ def test_files_sent_to_a_job_server_are_archived(tmp_path: Path) -> None:
 def test_packages_of_every_worker_are_not_sent(tmp_path: Path) -> None:
     package = wheel(tmp_path, "lmdb", "0.0.1", "x = 1\n")
     other = wheel(tmp_path, "arcbeam_beside", "1.0", "x = 1\n")
-    (archive,) = archives_of([Staged(package.name, package), Staged(other.name, other)])
+    (archive,) = archives_of([StagedArtifact(package.name, package), StagedArtifact(other.name, other)])
     assert "packages/arcbeam_beside.py" in _names(archive)
     assert not any("lmdb" in name for name in _names(archive))
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from arcbeam.errors import UserCodeError
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import Row
 from arcbeam.spark.session.versions import Versions
@@ -53,7 +53,7 @@ def _rows() -> Iterator[pa.RecordBatch]:
 
 def _stage_task(location: JobLocation) -> StageTask:
     stage = Stage("s1", "Broken", (), b"no payload", 0, ())
-    return StageTask("job", stage, Settings(quick_tasks=False), location, Versions.here())
+    return StageTask("job", stage, TaskSettings(quick_tasks=False), location, Versions.here())
 
 
 def test_failed_bounded_task_closes_all_stages(location: JobLocation, closed: list[str]) -> None:
@@ -84,7 +84,7 @@ def test_retry_of_level_closes_all_stages(
 
     monkeypatch.setattr(leveltask, "TaskContext", Second)
     store = str(tmp_path / "store")
-    give(StreamingJob("job", at(), Settings(), location, store, Versions.here()))
+    give(StreamingJob("job", at(), TaskSettings(), location, store, Versions.here()))
     order = TaskAssignment(plan(1, 1), 1, store, (), ())
     failure.record(location, error_stage(order.plan), BUG)
     with pytest.raises(failure.TaskFailedError, match="a bug"):

@@ -113,7 +113,7 @@ def test_text_of_100_megabytes_is_cut() -> None:
     with pytest.raises(TooLong) as caught, _pipeline() as p:
         _ = p | beam.Create([1]) | "Fail" >> beam.Map(_raise, "long")
     assert "characters" in str(caught.value)
-    assert len(str(caught.value)) < 3 * texts.LONGEST
+    assert len(str(caught.value)) < 3 * texts.CHARACTERS_MAX
 
 
 @pytest.mark.contract("API-06")
@@ -161,7 +161,7 @@ def test_every_exception_can_be_described(kind: str) -> None:
     reported = usererrors.described(_raised(kind), "Step \ud800")
     assert isinstance(reported, UserCodeError)
     assert str(reported).encode()
-    assert len(str(reported)) < 3 * texts.LONGEST
+    assert len(str(reported)) < 3 * texts.CHARACTERS_MAX
     assert "Traceback" in reported.traceback
     copy = pickle.loads(pickle.dumps(reported))
     assert isinstance(copy, type(_raised(kind)))
@@ -190,7 +190,7 @@ def _received(error: BaseException) -> str:
 
 @pytest.mark.parametrize("kind", ["surrogate", "long", "mute", "file name", "noted", "errno"])
 def test_spark_receives_every_exception(kind: str) -> None:
-    assert len(_received(_raised(kind))) < 2 * texts.LONGEST
+    assert len(_received(_raised(kind))) < 2 * texts.CHARACTERS_MAX
 
 
 def test_ordinary_error_is_raised_to_spark_unchanged() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from arcbeam.spark.tasks.packing import LEAST_BYTES, Packer, unpacked
+from arcbeam.spark.tasks.packing import BLOB_BYTES_MIN, Packer, unpacked
 
 SAME = b"the same again. " * 1000
 
@@ -13,7 +13,7 @@ def chance(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
-@pytest.mark.parametrize("blob", [b"", b"x", SAME, SAME[: LEAST_BYTES - 1], chance(50_000), chance(5_000) + SAME])
+@pytest.mark.parametrize("blob", [b"", b"x", SAME, SAME[: BLOB_BYTES_MIN - 1], chance(50_000), chance(5_000) + SAME])
 def test_unpacking_returns_the_original(blob: bytes) -> None:
     assert unpacked(*Packer().pack(blob)) == blob
 
@@ -24,7 +24,7 @@ def test_repetitive_blob_is_packed() -> None:
     assert len(packed) < len(SAME) / 10
 
 
-@pytest.mark.parametrize("blob", [SAME[: LEAST_BYTES - 1], chance(50_000)])
+@pytest.mark.parametrize("blob", [SAME[: BLOB_BYTES_MIN - 1], chance(50_000)])
 def test_blob_that_gains_little_is_not_packed(blob: bytes) -> None:
     assert Packer().pack(blob) == (blob, 0)
 

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 
 from arcbeam.engine.coordinator import JobMachine, RunMicroBatch
 from arcbeam.harness.operations import whereabouts
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.io import attempt
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.session.versions import Versions
@@ -69,7 +69,7 @@ def task(tmp_path: Path, notes: Path) -> Iterator[StageTask]:
     p = beam.Pipeline()
     _ = p | beam.Impulse() | beam.Map(note_attempt, str(notes))
     (stage,) = translate(ParsedPipeline(pipeline_proto(p)), name="job").stages
-    yield StageTask("job", stage, Settings(quick_tasks=False), JobLocation(str(tmp_path / "job")), Versions.here())
+    yield StageTask("job", stage, TaskSettings(quick_tasks=False), JobLocation(str(tmp_path / "job")), Versions.here())
     open_stages.close_job("job")
 
 
@@ -90,7 +90,7 @@ def test_retry_of_bounded_task_notes_exact_transform(
     assert noted(notes) == [(0, (3,), number > 0)]
 
 
-def first_micro_batch(folder: Path, settings: Settings) -> tuple[JobLocation, TaskAssignment]:
+def first_micro_batch(folder: Path, settings: TaskSettings) -> tuple[JobLocation, TaskAssignment]:
     """Return the first micro-batch of a job whose user code notes its attempt; its tasks find the job in a location."""
     notes = folder / "notes"
     notes.mkdir()
@@ -115,7 +115,7 @@ def test_retry_of_level_notes_exact_transform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: int, number: int, careful: bool
 ) -> None:
     """A worker may have died before: in an earlier attempt of the task, or in an earlier run of the micro-batch."""
-    location, order = first_micro_batch(tmp_path, Settings(quick_tasks=False))
+    location, order = first_micro_batch(tmp_path, TaskSettings(quick_tasks=False))
     begin_attempt(monkeypatch, leveltask, number)
     order = replace(order, plan=replace(order.plan, attempt=run))
     list(LevelTask(location, 0, LevelInput(order))(iter(())))

@@ -29,7 +29,7 @@ from arcbeam.store.manifest.values import (
     KEPT_OPENINGS,
     Abandoned,
     JobShape,
-    Kind,
+    ManifestKind,
     Opening,
     OutputWatermark,
     Pin,
@@ -112,7 +112,7 @@ def test_document_has_scripts() -> None:
 @pytest.mark.contract("STORE-01")
 def test_committed_micro_batch_is_read_back(blobs: DurableBlobs) -> None:
     log = opened(blobs)
-    assert log.head.kind == Kind.OPENING
+    assert log.head.kind == ManifestKind.OPENING
     files = Shard(1, 0, (delta(1, log.epoch),))
     marks = StageWatermarks("count", Timestamp(3), Timestamp(2), (OutputWatermark("out", Timestamp(1)),))
     manifest = log.draft(

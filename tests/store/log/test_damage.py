@@ -26,7 +26,7 @@ from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import copy_savepoint, pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, manifest_name
-from arcbeam.store.manifest.values import Abandoned, Kind
+from arcbeam.store.manifest.values import Abandoned, ManifestKind
 from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.store.shards.shardfile import in_blocks
 from arcbeam.testing import Faults, UnreliableBlobs
@@ -82,7 +82,7 @@ def test_remedy_for_damage_works(blobs: DurableBlobs, how: str) -> None:
         opened(blobs, savepoint="other")
     assert files(blobs) == before, "no file is changed"
     resumed = opened(blobs, savepoint="safe", now=7)
-    assert (resumed.head.micro_batch, resumed.head.epoch, resumed.head.kind) == (3, 2, Kind.OPENING)
+    assert (resumed.head.micro_batch, resumed.head.epoch, resumed.head.kind) == (3, 2, ManifestKind.OPENING)
     assert [file.name for shard in resumed.head.shards for file in shard.files] == [kept]
     assert resumed.head.abandoned == (Abandoned(2, 2, 1),), "no copy on any host at the lost micro-batch is used again"
     assert [pin.name for pin in resumed.head.pins] == ["safe"]
@@ -305,7 +305,7 @@ def test_damaged_floor_is_found_by_manifests(memory: DurableBlobs, slots: list[i
     assert all(floors(memory)[slot] in told for slot, told in zip(slots, found.damaged, strict=True))
     log = opened(memory)
     assert (log.head.micro_batch, log.epoch) == (10, 2)
-    assert read_manifest(memory, log.floor).kind == Kind.MICRO_BATCH
+    assert read_manifest(memory, log.floor).kind == ManifestKind.MICRO_BATCH
     sweeper = Sweeper(log, keep=2)
     for _ in range(5):
         micro_batch(log)

@@ -21,7 +21,7 @@ from arcbeam.store.blobs.objects import ObjectBlobs
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.log.commitlog import CommitLog, Committed
 from arcbeam.store.log.inspection import inspect
-from arcbeam.store.log.relocating import Move, moves, relocated
+from arcbeam.store.log.relocating import StageMove, moves, relocated
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written
@@ -57,7 +57,7 @@ class Job:
         self.log = self.opened(levels)
 
     def opened(self, levels: Levels, savepoint: str = "") -> CommitLog:
-        moved: tuple[Move, ...] = ()
+        moved: tuple[StageMove, ...] = ()
 
         def adapted(origin: Manifest) -> Manifest:
             nonlocal moved

@@ -6,7 +6,7 @@ import pytest
 
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.log.troublenote import Trouble, record_trouble, trouble_of
+from arcbeam.store.log.troublenote import TroubleNote, record_trouble, trouble_of
 from arcbeam.store.manifest.names import TROUBLE_NOTE
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import opened
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.contract("BAT-06")
 def test_trouble_is_found_until_micro_batch_is_committed(blobs: DurableBlobs) -> None:
     log = opened(blobs)
     assert trouble_of(blobs, log.head) is None
-    trouble = Trouble(log.epoch, log.head.micro_batch + 1, "Parse", "a worker died in try 1 of 3", Timestamp(7))
+    trouble = TroubleNote(log.epoch, log.head.micro_batch + 1, "Parse", "a worker died in try 1 of 3", Timestamp(7))
     record_trouble(blobs, trouble)
     assert trouble_of(blobs, log.head) == trouble
     log.propose(log.draft(Timestamp(1)))
@@ -26,7 +26,7 @@ def test_trouble_is_found_until_micro_batch_is_committed(blobs: DurableBlobs) ->
 
 def test_trouble_of_earlier_driver_is_stale(memory: DurableBlobs) -> None:
     log = opened(memory)
-    record_trouble(memory, Trouble(log.epoch, log.head.micro_batch + 2, "", "", Timestamp(7)))
+    record_trouble(memory, TroubleNote(log.epoch, log.head.micro_batch + 2, "", "", Timestamp(7)))
     assert trouble_of(memory, opened(memory).head) is None
 
 

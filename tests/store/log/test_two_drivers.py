@@ -35,7 +35,7 @@ from arcbeam.store.log.savepoints import pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.manifestfile import decode
 from arcbeam.store.manifest.names import MANIFESTS, manifest_name
-from arcbeam.store.manifest.values import Kind, Manifest
+from arcbeam.store.manifest.values import Manifest, ManifestKind
 from arcbeam.testing import Faults, UnreliableBlobs
 from tests.store.samples import delta, opened
 
@@ -288,7 +288,7 @@ class Drivers(RuleBasedStateMachine):
             if following.parent or manifest.micro_batch not in self.history.damaged:
                 assert following.parent == manifest.token
             else:
-                assert following.kind == Kind.OPENING
+                assert following.kind == ManifestKind.OPENING
             assert following.epoch >= manifest.epoch
         for manifest in self.committed:
             assert real[manifest.micro_batch] == manifest, "a reported commit is in the history"

@@ -15,7 +15,7 @@ from arcbeam.store.log.requests import RequestKind
 from arcbeam.streaming.assignment import SampleOrder
 from arcbeam.streaming.driver.requests import RequestQueue
 from arcbeam.streaming.driver.samplerequests import SampleRequests
-from arcbeam.streaming.status.samples import KEPT_SECONDS, MOST, record_samples, remove_old_samples, sampled
+from arcbeam.streaming.status.samples import KEPT_SECONDS, SAMPLES_MAX, record_samples, remove_old_samples, sampled
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import opened
 
@@ -138,7 +138,7 @@ def test_requester_gets_samples_of_all_tasks_and_leaves_no_file() -> None:
     (output,) = requested(driver, serve)
     assert output["output"] == "Count/Sum"
     assert [each["value"] for each in output["elements"]] == ["0/0", "0/1", "0/2", "1/0", "1/1"]
-    assert len(output["elements"]) == MOST
+    assert len(output["elements"]) == SAMPLES_MAX
     assert not [*driver.blobs.list("samples"), *driver.blobs.list("requests"), *driver.blobs.list("answers")]
 
 

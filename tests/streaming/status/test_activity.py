@@ -13,7 +13,7 @@ from arcbeam.engine.coordinator import (
     Event,
     MicroBatchFailed,
     MicroBatchReported,
-    Publish,
+    PublishCommittables,
     PublishFailed,
     RunMicroBatch,
     TearDown,
@@ -66,7 +66,7 @@ def test_failed_tries_are_counted_and_named() -> None:
     activity.handled(MicroBatchReported(now, 1, 1, Duration(1), ()), [proposal(1, 0)], now)
     activity.handled(CommitRefused(now, 1, "no permission"), [], now)
     assert activity.text(now) == "committing micro-batch 1 for 0 s (the last try failed: no permission)"
-    activity.handled(CommitDecided(now, 1), [Publish(1, ())], now)
+    activity.handled(CommitDecided(now, 1), [PublishCommittables(1, ())], now)
     activity.handled(PublishFailed(now, 1, "away"), [], now)
     assert activity.text(now) == "publishing micro-batch 1 for 0 s (the last try failed: away)"
     activity.handled(ClockAdvanced(now), [TearDown((), now)], now)

@@ -12,7 +12,7 @@ from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.sketches import sketched, with_more
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.observers import Observer, Policy
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.store.log.commitlog import CommitLog
@@ -36,14 +36,14 @@ _NUMBERS = {"read": 1, "rates": 2, "join": 3}
 _HOUR = Timestamp(3_600_000_000)
 
 
-def at(read: int, rates: int, join: int, out: int | None = None) -> Times:
+def at(read: int, rates: int, join: int, out: int | None = None) -> WatermarkTimes:
     """Watermarks of the three stages; `out` is the join's output."""
     r, s, j = map(Timestamp, (read, rates, join))
     out = join if out is None else out
-    return Times({"read": r, "rates": s, "join": j}, {READ: r, RATES: s, JOIN: Timestamp(out)})
+    return WatermarkTimes({"read": r, "rates": s, "join": j}, {READ: r, RATES: s, JOIN: Timestamp(out)})
 
 
-def committed(log: CommitLog, times: Times, *reports: TaskReport, figures: Any = None) -> Manifest:
+def committed(log: CommitLog, times: WatermarkTimes, *reports: TaskReport, figures: Any = None) -> Manifest:
     command = replace(proposal(log.head.micro_batch + 1, 0, *reports), times=times)
     log.propose(draft(log, LAYOUT, READERS, _NUMBERS, command, figures or {}))
     return decode(encode(log.head), "a manifest", "memory")

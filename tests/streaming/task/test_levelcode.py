@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, DropReason
-from arcbeam.engine.grouping.groupings import Combined, Elements
+from arcbeam.engine.grouping.groupings import Combined, KeyElements
 from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
@@ -21,7 +21,7 @@ from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.task.bundles import NOTHING, BundleResult, CallResult
 from arcbeam.engine.task.taskstage import Finalizations, StageRunner, TaskStage
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage
 from arcbeam.model.rows import BundleReport, Outbox, PublishedSides, Row, SideWriter, key_hash
@@ -113,11 +113,11 @@ class TextStage(TaskStage):
         self.outbox, self.side_writer, self.sides = outbox, side_writer, sides
         self.story.append(f"begins task {task}")
 
-    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         for row in rows:
             yield b"", [(row.blob, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
 
-    def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+    def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, KeyElements]]:
         raise AssertionError("there is no script")
 
     def runner(self, view: StateView, placed: StagePlacement) -> StageRunner:
@@ -190,7 +190,7 @@ class TextRunner:
 class Words(TextRunner):
     """Put out the words, also into two side inputs."""
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         known = self.stage.side_writer(KNOWN)
         for number, word in enumerate(self.stage.stage.payload.split()):
             self.put(WORDS, word, word)
@@ -203,7 +203,7 @@ class Words(TextRunner):
 class Sums(TextRunner):
     """Keep a word, and put out its stored values with the prices in the side input."""
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         sides = self.stage.sides
         assert sides is not None
         assert b"".join(sides.chunks(KNOWN, _ENCODED)) == b"teapietea"
@@ -231,7 +231,7 @@ class Exchange:
     def markers(self) -> Sequence[Marker]:
         return self.came
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         assert self.code is not None
         return self.code.elements(stage, [row for row in self.rows if row.shard == shard])
 
@@ -272,7 +272,7 @@ class World:
         code, head = self.code(level, exchange), self.log.head
         number, budget = head.micro_batch + 1, MicroBatchBudget(Duration(1), 1_000, 1_000)
         begins = PLACING.layout.sources if number == 1 else frozenset()
-        plan = MicroBatchPlan(number, 0, Timestamp(5), head.micro_batch, Times(), budget, begins)
+        plan = MicroBatchPlan(number, 0, Timestamp(5), head.micro_batch, WatermarkTimes(), budget, begins)
         order = ordered(plan, head, self.log.epoch)
         files = TaskStore(self.log.blobs, MemoryHost(self.scratch), self.scratch)
         budget_left = TaskBudget(budget, lambda: 0, code.written)

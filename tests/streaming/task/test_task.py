@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Combined, Elements
+from arcbeam.engine.grouping.groupings import Combined, KeyElements
 from arcbeam.engine.protocol.layout import Layout, StagePlacement
 from arcbeam.engine.protocol.markers import InconsistentCutError, Marker
 from arcbeam.engine.protocol.stagekinds import StageSpec
@@ -75,7 +75,7 @@ class World:
     def markers(self) -> Sequence[Marker]:
         return self.came
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         self.story.append(f"elements of {stage} in {shard}")
         yield b"k", [(f"{stage}{shard}".encode(), Timestamp(3), (GLOBAL_WINDOW,), NO_PANE)]
 
@@ -96,10 +96,10 @@ class World:
     def runner(self, stage: str, shard: int, view: StateView) -> Runner:
         return Code(self, stage, shard, view)  # type: ignore[return-value]
 
-    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements]]:
         yield b"", [(b"begin", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
 
-    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, KeyElements]]:
         yield b"", [(value, time, (GLOBAL_WINDOW,), NO_PANE) for value, time in elements]
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:
@@ -136,7 +136,7 @@ class Code:
         self.world, self.stage, self.shard = world, stage, shard
         self.bag = BagCell(Cells(view, SPECS[stage].placed.number), "all")
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         if elements[0][0] == b"fails":
             raise ZeroDivisionError
         self.world.story.append(f"process {elements[0][0].decode()}")

@@ -9,7 +9,7 @@ from arcbeam.engine.coordinator.commands import (
     EndState,
     Finalize,
     Propose,
-    Publish,
+    PublishCommittables,
     ReadScript,
     Resolve,
     RunMicroBatch,
@@ -42,7 +42,7 @@ from arcbeam.engine.coordinator.events import (
 )
 from arcbeam.engine.coordinator.machine import JobMachine
 from arcbeam.engine.coordinator.scriptplace import AT_BEGINNING, ScriptPlace
-from arcbeam.engine.coordinator.settings import Retry, Settings, paced
+from arcbeam.engine.coordinator.settings import CoordinatorSettings, Retry, paced
 from arcbeam.engine.coordinator.stalls import Patience
 from arcbeam.engine.coordinator.state import Mode, Phase
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchBudget, MicroBatchPlan
@@ -58,6 +58,7 @@ __all__ = [
     "CommitDecided",
     "CommitRefused",
     "CommitUnknown",
+    "CoordinatorSettings",
     "DrainRequested",
     "DriverFailed",
     "End",
@@ -78,7 +79,7 @@ __all__ = [
     "Patience",
     "Phase",
     "Propose",
-    "Publish",
+    "PublishCommittables",
     "PublishFailed",
     "Published",
     "ReadScript",
@@ -88,7 +89,6 @@ __all__ = [
     "SavepointRequested",
     "ScriptPlace",
     "ScriptRead",
-    "Settings",
     "ShutDown",
     "SuspendRequested",
     "TearDown",

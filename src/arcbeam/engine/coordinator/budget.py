@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 
 
@@ -74,7 +74,7 @@ class Pace:
         factor = min(ratio, 4.0) if is_behind and ratio > 1 else min(max(ratio**0.5, 0.5), 2.0)
         return budget.scaled(factor, self.least, self.most)
 
-    def is_behind(self, places: ShardReports, times: Times, now: Timestamp) -> bool:
+    def is_behind(self, places: ShardReports, times: WatermarkTimes, now: Timestamp) -> bool:
         """Return whether the work that a micro-batch left is overdue.
 
         All left-over work that waited for a watermark is overdue, because the watermark has passed. A restriction that

@@ -12,7 +12,7 @@ from enum import Enum
 from arcbeam.engine.coordinator.scriptplace import AT_BEGINNING, ScriptPlace
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.timestamps import Timestamp
 
@@ -87,7 +87,7 @@ class Propose:
     micro_batch: int
     time: Timestamp
     mode: CommitMode
-    times: Times
+    times: WatermarkTimes
     attempts_digest: bytes
     reports: tuple[TaskReport, ...]
     savepoints: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Resolve:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class PublishCommittables:
     """Publish the committables of a micro-batch; answered by `Published` or `PublishFailed`.
 
     Attributes:
@@ -177,7 +177,7 @@ Command = (
     | ReadScript
     | Propose
     | Resolve
-    | Publish
+    | PublishCommittables
     | Finalize
     | CallShutdown
     | TearDown

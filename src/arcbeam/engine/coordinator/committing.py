@@ -6,15 +6,15 @@ Owns the mode of a commit, and retries. Must not know how a micro-batch is plann
 from __future__ import annotations
 
 from arcbeam.engine.coordinator import ending
-from arcbeam.engine.coordinator.commands import Finalize, Propose, Publish, Resolve
+from arcbeam.engine.coordinator.commands import Finalize, Propose, PublishCommittables, Resolve
 from arcbeam.engine.coordinator.inflight import Cut, Head, Proposal
 from arcbeam.engine.coordinator.scheduling import Finished, look
-from arcbeam.engine.coordinator.state import JobState, Mode, Phase
+from arcbeam.engine.coordinator.state import MachineState, Mode, Phase
 from arcbeam.model.commits import CommitMode, name_change
 from arcbeam.model.timestamps import MAX_TIMESTAMP
 
 
-def propose(state: JobState, head: Head, cut: Cut | None) -> None:
+def propose(state: MachineState, head: Head, cut: Cut | None) -> None:
     """Propose a micro-batch that has run, or a commit without one, with the state of the head."""
     cut = None if state.carries_unpublished else cut
     mode = _mode(state, cut)
@@ -36,7 +36,7 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
     state.issue(command)
 
 
-def _mode(state: JobState, cut: Cut | None) -> CommitMode:
+def _mode(state: MachineState, cut: Cut | None) -> CommitMode:
     draining = state.mode is Mode.DRAINING
     if cut and _is_finished(state, cut):
         # All work is done, and no stage has to prepare any more: this is the end, whatever was requested meanwhile.
@@ -46,7 +46,7 @@ def _mode(state: JobState, cut: Cut | None) -> CommitMode:
     return CommitMode.DRAINING if draining else CommitMode.RUNNING
 
 
-def _is_finished(state: JobState, cut: Cut) -> bool:
+def _is_finished(state: MachineState, cut: Cut) -> bool:
     # This decides for most micro-batches.
     if any(time != MAX_TIMESTAMP for time in cut.times.outputs.values()):
         return False
@@ -57,7 +57,7 @@ def _is_finished(state: JobState, cut: Cut) -> bool:
     return isinstance(outlook, Finished) and not outlook.preparing
 
 
-def proposed(state: JobState, micro_batch: int) -> Proposal:
+def proposed(state: MachineState, micro_batch: int) -> Proposal:
     """Return the proposal that an answer belongs to.
 
     Raises:
@@ -68,13 +68,13 @@ def proposed(state: JobState, micro_batch: int) -> Proposal:
     return state.proposal
 
 
-def conflicted(state: JobState, other_driver: str) -> None:
+def conflicted(state: MachineState, other_driver: str) -> None:
     """Another driver has committed the micro-batch: this driver cannot commit any more."""
     state.proposal = None
     ending.overtaken(state, other_driver)
 
 
-def unknown(state: JobState, proposal: Proposal, why: str) -> None:
+def unknown(state: MachineState, proposal: Proposal, why: str) -> None:
     """The outcome is unknown. The only valid next command is to resolve again, without limit."""
     if state.phase is not Phase.RUNNING:
         return
@@ -84,7 +84,7 @@ def unknown(state: JobState, proposal: Proposal, why: str) -> None:
     state.retry_later(Resolve(proposal.command.micro_batch), tries)
 
 
-def refused(state: JobState, proposal: Proposal, why: str) -> None:
+def refused(state: MachineState, proposal: Proposal, why: str) -> None:
     """Certainly nothing was committed: propose the same again."""
     failures = None
     if state.phase is Phase.RUNNING:
@@ -97,7 +97,7 @@ def refused(state: JobState, proposal: Proposal, why: str) -> None:
         state.retry_later(proposal.command, failures)
 
 
-def committed(state: JobState, proposal: Proposal) -> None:
+def committed(state: MachineState, proposal: Proposal) -> None:
     """The proposal is committed. If the job was cancelled or failed meanwhile, only the head changes."""
     command, cut = proposal.command, proposal.cut
     state.head = Head(command.micro_batch, command.time, command.times)
@@ -119,7 +119,7 @@ def committed(state: JobState, proposal: Proposal) -> None:
     if cut:
         committables = tuple(each for report in cut.reports for each in report.committables)
         if committables:
-            publish(state, Publish(command.micro_batch, committables))
+            publish(state, PublishCommittables(command.micro_batch, committables))
         if any(report.finalizations for report in cut.reports):
             state.finalizing = command.micro_batch
             state.issue(Finalize(command.micro_batch))
@@ -127,22 +127,22 @@ def committed(state: JobState, proposal: Proposal) -> None:
         ending.close(state, ending.LAST[command.mode], command.savepoints)
 
 
-def publish(state: JobState, command: Publish) -> None:
+def publish(state: MachineState, command: PublishCommittables) -> None:
     """Publish the committables of a committed micro-batch."""
     state.publishing = command
     state.issue(command)
 
 
-def published(state: JobState, micro_batch: int) -> None:
+def published(state: MachineState, micro_batch: int) -> None:
     """All committables are published."""
     if state.publishing and state.publishing.micro_batch == micro_batch:
         state.publishing = None
-        state.failures.pop(Publish, None)
+        state.failures.pop(PublishCommittables, None)
         # A retry may have been planned.
-        state.later = [each for each in state.later if not isinstance(each[1], Publish)]
+        state.later = [each for each in state.later if not isinstance(each[1], PublishCommittables)]
 
 
-def publish_failed(state: JobState, micro_batch: int, why: str, session_stopped: bool) -> None:
+def publish_failed(state: MachineState, micro_batch: int, why: str, session_stopped: bool) -> None:
     """Some committables may be published. Publish all again: here or, if the session has stopped, by the next
     driver.
     """
@@ -152,8 +152,8 @@ def publish_failed(state: JobState, micro_batch: int, why: str, session_stopped:
     if session_stopped and state.mode is Mode.SUSPENDING:
         state.warn(f"{text}; resuming the job publishes it")
         state.publishing, state.carries_unpublished = None, state.phase is Phase.RUNNING
-        state.later = [each for each in state.later if not isinstance(each[1], Publish)]
+        state.later = [each for each in state.later if not isinstance(each[1], PublishCommittables)]
     elif session_stopped:
         ending.fail(state, text)
-    elif (failures := ending.failed(state, Publish, text)) is not None:
+    elif (failures := ending.failed(state, PublishCommittables, text)) is not None:
         state.retry_later(state.publishing, failures)

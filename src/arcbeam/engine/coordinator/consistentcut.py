@@ -12,7 +12,7 @@ from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import NO_INPUT, InconsistentCutError, digest
 from arcbeam.engine.protocol.reports import StageReport, TaskReport
 from arcbeam.engine.watermarks.clocks import shown_time
-from arcbeam.engine.watermarks.stages import Times, Watermarks
+from arcbeam.engine.watermarks.stages import Watermarks, WatermarkTimes
 
 ShardReports = Mapping[tuple[str, int], StageReport]
 """Reports by stage and shard."""
@@ -93,7 +93,7 @@ def placed(layout: Layout, reports: Sequence[TaskReport], before: ShardReports) 
     return places
 
 
-def watermarks(layout: Layout, places: ShardReports, committed: Times) -> Watermarks:
+def watermarks(layout: Layout, places: ShardReports, committed: WatermarkTimes) -> Watermarks:
     """Return the watermarks that follow from the head's and the reports of all shards.
 
     Raises:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Final
 
 from arcbeam.engine.coordinator.commands import Abandon, CallShutdown, Command, End, EndState, RunMicroBatch, TearDown
-from arcbeam.engine.coordinator.state import JobState, Mode, Phase
+from arcbeam.engine.coordinator.state import MachineState, Mode, Phase
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import shifted
 
@@ -39,26 +39,26 @@ def outcome(end: End) -> str:
     return f"{how} ({end.why})" if end.why else how
 
 
-def close(state: JobState, end: EndState, made: Collection[str] = ()) -> None:
+def close(state: MachineState, end: EndState, made: Collection[str] = ()) -> None:
     """The last commit is made, with these savepoints."""
     _warn_of_unmade(state, made, "requested while or after the job made its last commit")
     state.phase, state.end = Phase.CLOSING, End(end)
     state.set_deadline()
 
 
-def fail(state: JobState, why: str) -> None:
+def fail(state: MachineState, why: str) -> None:
     """End a job that cannot continue."""
     break_off(state, Mode.FAILING, End(EndState.FAILED, why))
 
 
-def overtaken(state: JobState, why: str) -> None:
+def overtaken(state: MachineState, why: str) -> None:
     """Another driver runs the job: end soon, to not be in its way. The cause is reported before teardown."""
     if state.phase not in (Phase.SHUTTING_DOWN, Phase.TEARING_DOWN):
         state.warn(why)
     break_off(state, Mode.FAILING, End(EndState.FAILED, why), hasty=True)
 
 
-def failed(state: JobState, what: type[Command], why: str) -> int | None:
+def failed(state: MachineState, what: type[Command], why: str) -> int | None:
     """Count and report a failure that may be retried.
 
     Returns:
@@ -73,7 +73,7 @@ def failed(state: JobState, what: type[Command], why: str) -> int | None:
     return failures
 
 
-def died(state: JobState, why: str) -> int | None:
+def died(state: MachineState, why: str) -> int | None:
     """Count and report a run of a micro-batch in which a worker died.
 
     Returns:
@@ -89,7 +89,7 @@ def died(state: JobState, why: str) -> int | None:
     return state.deaths
 
 
-def break_off(state: JobState, mode: Mode, end: End, *, hasty: bool = False) -> None:
+def break_off(state: MachineState, mode: Mode, end: End, *, hasty: bool = False) -> None:
     """End the job without another commit, and without publishing.
 
     If only the last calls are left, the job keeps its end. Cancelling then only shortens the time limits.
@@ -117,7 +117,7 @@ def break_off(state: JobState, mode: Mode, end: End, *, hasty: bool = False) -> 
     _tear_down(state, hasty=hasty)
 
 
-def _hasten(state: JobState) -> None:
+def _hasten(state: MachineState) -> None:
     """Skip `shutdown`, and shorten the time limit of teardown. Repeating it has no effect."""
     if state.phase is Phase.SHUTTING_DOWN:
         state.warn(f"{state.phase.value} was cut short because the job was cancelled")
@@ -126,7 +126,7 @@ def _hasten(state: JobState) -> None:
     state.deadline = min(state.deadline, shifted(state.now, state.settings.haste))
 
 
-def _warn_of_unmade(state: JobState, made: Collection[str], why: str) -> None:
+def _warn_of_unmade(state: MachineState, made: Collection[str], why: str) -> None:
     """Report requested savepoints that no commit contains or will contain: none is lost silently."""
     for name in state.requested_savepoints():
         if state.proposal and name in state.proposal.command.savepoints:
@@ -139,7 +139,7 @@ def _warn_of_unmade(state: JobState, made: Collection[str], why: str) -> None:
     state.savepoints.clear()
 
 
-def proceed(state: JobState) -> None:
+def proceed(state: MachineState) -> None:
     """Do what can be done after the last commit, and request the time of the next work."""
     if state.phase is Phase.CLOSING:
         _closing(state)
@@ -153,7 +153,7 @@ def proceed(state: JobState) -> None:
         state.wait(state.deadline)
 
 
-def answered(state: JobState, phase: Phase, errors: tuple[str, ...]) -> None:
+def answered(state: MachineState, phase: Phase, errors: tuple[str, ...]) -> None:
     """User code was called for the last time; the ending continues also after errors."""
     if state.phase is phase:
         for error in errors:
@@ -161,7 +161,7 @@ def answered(state: JobState, phase: Phase, errors: tuple[str, ...]) -> None:
         _called(state)
 
 
-def _closing(state: JobState) -> None:
+def _closing(state: MachineState) -> None:
     assert state.deadline is not None
     assert state.end is not None
     if state.finalizing is not None:
@@ -181,7 +181,7 @@ def _closing(state: JobState) -> None:
         state.issue(CallShutdown(_forwards(state), state.deadline))
 
 
-def _tear_down(state: JobState, *, hasty: bool = False) -> None:
+def _tear_down(state: MachineState, *, hasty: bool = False) -> None:
     state.phase = Phase.TEARING_DOWN
     state.set_deadline()
     if hasty:
@@ -190,7 +190,7 @@ def _tear_down(state: JobState, *, hasty: bool = False) -> None:
     state.issue(TearDown(_backwards(state), state.deadline))
 
 
-def _called(state: JobState) -> None:
+def _called(state: MachineState) -> None:
     if state.phase is Phase.SHUTTING_DOWN:
         _tear_down(state)
     else:
@@ -199,9 +199,9 @@ def _called(state: JobState) -> None:
         state.issue(state.end)
 
 
-def _forwards(state: JobState) -> tuple[str, ...]:
+def _forwards(state: MachineState) -> tuple[str, ...]:
     return tuple(stage.name for stage in state.layout.stages)
 
 
-def _backwards(state: JobState) -> tuple[str, ...]:
+def _backwards(state: MachineState) -> tuple[str, ...]:
     return tuple(stage.name for stage in reversed(state.layout.stages))

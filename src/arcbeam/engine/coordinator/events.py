@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from arcbeam.engine.coordinator.scriptplace import AT_BEGINNING, ScriptPlace
 from arcbeam.engine.protocol.reports import TaskReport
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.script import ScriptEvent
 from arcbeam.model.timestamps import Duration, Timestamp
@@ -36,7 +36,7 @@ class JobStarted:
     at: Timestamp
     micro_batch: int
     time: Timestamp
-    times: Times
+    times: WatermarkTimes
     unbegun: frozenset[str] = frozenset()
     draining: bool = False
     savepoint: str = ""

@@ -23,14 +23,14 @@ from arcbeam.engine.state.statemetrics import NO_STATE
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observed import NOTHING_SEEN
 from arcbeam.engine.watermarks.outlierfilter import NOTHING_UNCONFIRMED
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 
 def idle_levels(
     layout: Layout,
     places: ShardReports,
-    times: Times,
+    times: WatermarkTimes,
     published: Set[Port],
     now: Timestamp,
     moves: Sequence[Handover] = (),
@@ -72,7 +72,7 @@ def _without_news(report: StageReport) -> StageReport:
     return replace(report, local=local, counts=Counts(), kept=NO_STATE)
 
 
-def _watches_inputs(placed: StagePlacement, times: Times) -> bool:
+def _watches_inputs(placed: StagePlacement, times: WatermarkTimes) -> bool:
     """Return whether the stage notes since when the inputs of observers are idle. Other shards may move these."""
     if not placed.flow.observed:
         return False

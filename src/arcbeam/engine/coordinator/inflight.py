@@ -12,7 +12,7 @@ from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.engine.watermarks.stages import Times, Watermarks
+from arcbeam.engine.watermarks.stages import Watermarks, WatermarkTimes
 from arcbeam.model.timestamps import Duration, Timestamp
 
 
@@ -22,7 +22,7 @@ class Head:
 
     micro_batch: int
     time: Timestamp
-    times: Times
+    times: WatermarkTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Cut:
     prompt: bool
 
     @property
-    def times(self) -> Times:
+    def times(self) -> WatermarkTimes:
         """The watermarks after the micro-batch."""
         return self.marks.times()
 

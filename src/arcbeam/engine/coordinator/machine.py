@@ -21,7 +21,7 @@ from arcbeam.engine.coordinator.commands import (
     End,
     EndState,
     Propose,
-    Publish,
+    PublishCommittables,
     ReadScript,
     RunMicroBatch,
     WaitUntil,
@@ -30,9 +30,9 @@ from arcbeam.engine.coordinator.idling import idle_levels, idle_reports
 from arcbeam.engine.coordinator.inflight import Cut, Head
 from arcbeam.engine.coordinator.rebalancing import handovers, pieces
 from arcbeam.engine.coordinator.scheduling import Dump, Finished, Outlook, Ready, Stuck, WakeAt, dump, look
-from arcbeam.engine.coordinator.settings import Settings
+from arcbeam.engine.coordinator.settings import CoordinatorSettings
 from arcbeam.engine.coordinator.stalls import ProgressMark, moved
-from arcbeam.engine.coordinator.state import JobState, Mode, Phase
+from arcbeam.engine.coordinator.state import MachineState, Mode, Phase
 from arcbeam.engine.coordinator.status import news
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import InconsistentCutError
@@ -57,8 +57,8 @@ class JobMachine:
         settings: how to drive the job.
     """
 
-    def __init__(self, layout: Layout, settings: Settings | None = None) -> None:
-        self._state = JobState(layout, settings or Settings())
+    def __init__(self, layout: Layout, settings: CoordinatorSettings | None = None) -> None:
+        self._state = MachineState(layout, settings or CoordinatorSettings())
         # The budget of the next micro-batch.
         self._budget: MicroBatchBudget = self._state.settings.budget
         # The last events and the commands that they caused.
@@ -235,7 +235,7 @@ class JobMachine:
                 state.savepoints.remove(wish)
             state.mode, state.last_savepoint = Mode.DRAINING, event.savepoint
         if event.unpublished:
-            committing.publish(state, Publish(event.micro_batch, None))
+            committing.publish(state, PublishCommittables(event.micro_batch, None))
         if event.ended:
             ending.close(state, ending.LAST[event.ended])
 

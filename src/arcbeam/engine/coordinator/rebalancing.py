@@ -13,7 +13,7 @@ from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.microbatchplan import Handover
 from arcbeam.engine.protocol.reports import Restrictions, StageReport
-from arcbeam.engine.state.balancing import Sized, limit_of, rebalance
+from arcbeam.engine.state.balancing import MovableRestriction, limit_of, rebalance
 
 
 def handovers(layout: Layout, places: ShardReports) -> tuple[Handover, ...]:
@@ -33,9 +33,9 @@ def handovers(layout: Layout, places: ShardReports) -> tuple[Handover, ...]:
         sources = {id: shard for shard, id in movable}
         loads = {shard: report.restrictions.live for shard, report in reports.items()}
         owners = {shard: task for task, owned in enumerate(ranges) for shard in owned}
-        offered: dict[int, list[Sized]] = {task: [] for task in range(len(ranges))}
+        offered: dict[int, list[MovableRestriction]] = {task: [] for task in range(len(ranges))}
         for (shard, _), each in movable.items():
-            offered[owners[shard]].append(Sized(each.id, each.size))
+            offered[owners[shard]].append(MovableRestriction(each.id, each.size))
         for move in rebalance(
             offered,
             fixed={

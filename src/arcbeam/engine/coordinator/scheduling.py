@@ -28,7 +28,7 @@ from arcbeam.engine.protocol.reports import StageReport
 from arcbeam.engine.watermarks.clocks import Port, input_time, shown_time
 from arcbeam.engine.watermarks.comparison import due, passed
 from arcbeam.engine.watermarks.holdreasons import HoldReason
-from arcbeam.engine.watermarks.stages import Times, Watermarks
+from arcbeam.engine.watermarks.stages import Watermarks, WatermarkTimes
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 
@@ -73,7 +73,7 @@ Outlook = Ready | WakeAt | Finished | Stuck
 def look(
     layout: Layout,
     places: ShardReports,
-    times: Times,
+    times: WatermarkTimes,
     published: Set[Port],
     now: Timestamp,
     prepared: Set[str] = frozenset(),
@@ -100,7 +100,7 @@ def look(
 def _look(
     layout: Layout,
     places: ShardReports,
-    times: Times,
+    times: WatermarkTimes,
     published: Set[Port],
     now: Timestamp,
     unprepared: Set[str],
@@ -123,7 +123,7 @@ def _look(
 def has_work(
     report: StageReport,
     observed_inputs: Mapping[str, Timestamp],
-    times: Times,
+    times: WatermarkTimes,
     published: Set[Port],
     now: Timestamp,
 ) -> bool:
@@ -141,14 +141,14 @@ def has_work(
 
 
 def _has_left(
-    report: StageReport, observed_inputs: Mapping[str, Timestamp], times: Times, published: Set[Port]
+    report: StageReport, observed_inputs: Mapping[str, Timestamp], times: WatermarkTimes, published: Set[Port]
 ) -> bool:
     """Return whether work is left or unblocked, at any processing time."""
     return report.leftover or _is_woken(report, observed_inputs, times, published)
 
 
 def _is_woken(
-    report: StageReport, observed_inputs: Mapping[str, Timestamp], times: Times, published: Set[Port]
+    report: StageReport, observed_inputs: Mapping[str, Timestamp], times: WatermarkTimes, published: Set[Port]
 ) -> bool:
     """Return whether the commit unblocks some work."""
     return (
@@ -159,7 +159,7 @@ def _is_woken(
 
 
 def _preparing(
-    layout: Layout, places: ShardReports, times: Times, published: Set[Port], unprepared: Set[str]
+    layout: Layout, places: ShardReports, times: WatermarkTimes, published: Set[Port], unprepared: Set[str]
 ) -> frozenset[str]:
     """Return the stages that prepare to shut down next, if nothing else keeps the job from its end. These are the
     stages without an unprepared stage upstream.
@@ -203,7 +203,7 @@ def _downstream(layout: Layout, stages: Set[str]) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class StageWait:
     """What a stage waits for; prints as one or more lines.
 
     Attributes:
@@ -247,7 +247,7 @@ class Waiting:
 class Dump:
     """What each stage waits for, producers first."""
 
-    stages: tuple[Waiting, ...]
+    stages: tuple[StageWait, ...]
 
     def __str__(self) -> str:
         return "\n".join(f"  - {stage}" for stage in self.stages)
@@ -256,7 +256,7 @@ class Dump:
 def dump(places: ShardReports, marks: Watermarks) -> Dump:
     """Return what each stage waits for, without stages that wait for nothing."""
     times = marks.times()
-    waiting: list[Waiting] = []
+    waiting: list[StageWait] = []
     for name, input in times.inputs.items():
         ports = [port for port in times.outputs if port.stage == name]
         reports = [report for (stage, _), report in places.items() if stage == name]
@@ -265,7 +265,7 @@ def dump(places: ShardReports, marks: Watermarks) -> Dump:
             for report in reports
             for awaited in report.awaited
         }
-        of = Waiting(
+        of = StageWait(
             name,
             marks.explain(name),
             tuple(marks.explain_output(port) for port in ports if times.outputs[port] < input),

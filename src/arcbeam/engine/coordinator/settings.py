@@ -47,13 +47,13 @@ class Retry:
 
 
 _SECOND: Final = 1_000_000
-_LATE: Final = Duration(10 * _SECOND)
+_LATE_AFTER: Final = Duration(10 * _SECOND)
 # Far more elements and bytes than a task processes in half a second. These bounds are for restrictions that are quick
 # compared with the work that their elements cause downstream.
-_FIRST: Final = 1_000_000, 256 << 20
-_LEAST: Final = MicroBatchBudget(Duration(_SECOND // 20), 1_000, 1 << 20)
-_MOST: Final = 20_000_000, 1 << 30
-_PATIENCE: Final = Patience(100, Duration(_SECOND // 100), Duration(_SECOND))
+_COUNTS_FIRST: Final = 1_000_000, 256 << 20
+_BUDGET_MIN: Final = MicroBatchBudget(Duration(_SECOND // 20), 1_000, 1 << 20)
+_COUNTS_MAX: Final = 20_000_000, 1 << 30
+_REBALANCING_PATIENCE: Final = Patience(100, Duration(_SECOND // 100), Duration(_SECOND))
 # A store may be unavailable for a minute.
 _RETRY: Final = Retry(13, Duration(_SECOND // 10), Duration(10 * _SECOND))
 # Spark replaces at once a worker that an operator or the system has killed. User code that kills its worker does so
@@ -71,9 +71,9 @@ def paced(target: Duration, catch_up: Duration) -> tuple[MicroBatchBudget, Pace]
     Raises:
         ValueError: `catch_up` is less than `target`.
     """
-    most = MicroBatchBudget(Duration(max(2 * catch_up, _LEAST.time)), *_MOST)
-    return MicroBatchBudget(Duration(max(target // 2, _LEAST.time)), *_FIRST), Pace(
-        target, _LEAST, most, catch_up, _LATE
+    most = MicroBatchBudget(Duration(max(2 * catch_up, _BUDGET_MIN.time)), *_COUNTS_MAX)
+    return MicroBatchBudget(Duration(max(target // 2, _BUDGET_MIN.time)), *_COUNTS_FIRST), Pace(
+        target, _BUDGET_MIN, most, catch_up, _LATE_AFTER
     )
 
 
@@ -81,7 +81,7 @@ _BUDGET, _PACE = paced(Duration(_SECOND // 2), Duration(5 * _SECOND))
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CoordinatorSettings:
     """Settings of how the driver runs a job.
 
     Attributes:
@@ -99,7 +99,7 @@ class Settings:
 
     budget: MicroBatchBudget = _BUDGET
     pace: Pace = _PACE
-    patience: Patience = _PATIENCE
+    patience: Patience = _REBALANCING_PATIENCE
     retry: Retry = _RETRY
     deaths: Retry = _DEATHS
     grace: Duration = Duration(60 * _SECOND)  # noqa: RUF009  # an immutable number; only the type checker sees a call

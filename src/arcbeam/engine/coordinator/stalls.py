@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arcbeam.engine.coordinator.consistentcut import ShardReports
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.timestamps import Duration
 
 _NO_PAUSE = Duration(0)
@@ -29,11 +29,11 @@ class ProgressMark:
             whether the budget ended too early.
     """
 
-    times: Times
+    times: WatermarkTimes
     waiting: tuple[object, ...]
 
     @staticmethod
-    def of(places: ShardReports, times: Times) -> ProgressMark:
+    def of(places: ShardReports, times: WatermarkTimes) -> ProgressMark:
         """Return the mark for reports and watermarks."""
         waiting = [
             # SUBTLE: a size that is NaN differs from itself, and so would always look like progress.

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from arcbeam.engine.coordinator.commands import Command, End, Propose, Publish, Resolve, Warn
+from arcbeam.engine.coordinator.commands import Command, End, Propose, PublishCommittables, Resolve, Warn
 from arcbeam.engine.coordinator.consistentcut import ShardReports
 from arcbeam.engine.coordinator.inflight import Cut, Head, Proposal
 from arcbeam.engine.coordinator.scriptplace import AT_BEGINNING, ScriptPlace
-from arcbeam.engine.coordinator.settings import Settings
+from arcbeam.engine.coordinator.settings import CoordinatorSettings
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.watermarks.clocks import Port
@@ -44,16 +44,16 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-Retried = Propose | Resolve | Publish
+Retried = Propose | Resolve | PublishCommittables
 """Commands that are repeated after a pause."""
 
 
 @dataclass(slots=True)
-class JobState:
+class MachineState:
     """The state of one job's machine. The comment above an attribute states what holds between any two events."""
 
     layout: Layout
-    settings: Settings
+    settings: CoordinatorSettings
 
     # The latest time of an event. Never decreases.
     now: Timestamp = MIN_TIMESTAMP
@@ -100,7 +100,7 @@ class JobState:
     fruitless: int = 0
 
     # What is being published: committables of the head or of an earlier micro-batch. None after phase CLOSING.
-    publishing: Publish | None = None
+    publishing: PublishCommittables | None = None
     # The head's committables are not published, and this driver cannot publish them. The next commit contains them, and
     # no micro-batch.
     carries_unpublished: bool = False
@@ -190,8 +190,8 @@ class JobState:
             assert self.publishing.micro_batch <= self.head.micro_batch, "publishing a micro-batch after the head"
         assert self.finalizing is None or self.head is not None, "finalizing without a head"
         assert not self.carries_unpublished or self.publishing is None, "publishing, but it cannot publish"
-        commits = [command for _, command in self.later if not isinstance(command, Publish)]
-        publishes = [command for _, command in self.later if isinstance(command, Publish)]
+        commits = [command for _, command in self.later if not isinstance(command, PublishCommittables)]
+        publishes = [command for _, command in self.later if isinstance(command, PublishCommittables)]
         assert len(commits) <= (self.proposal is not None), "a commit is retried without an open proposal"
         assert publishes in ([], [self.publishing]), "a retry publishes what is not being published"
         assert not self.drained or self.mode is not Mode.RUNNING, "restrictions are truncated in mode RUNNING"

@@ -92,7 +92,7 @@ class Combiner(Protocol):
         ...
 
 
-class Values:
+class EncodedPaneValues:
     """The encoded elements of a pane; may be iterated repeatedly.
 
     Args:
@@ -158,7 +158,7 @@ class InMemory(Contents):
         self.values += other.values
 
 
-class Bag:
+class WindowBag:
     """The elements of a window, as bytes.
 
     Args:
@@ -225,19 +225,19 @@ class Bag:
         if keep:
             self._settle()
         chunks += [self._tail] if self._tail else []
-        values = Values(tuple(chunks), tuple(self._pending))
+        values = EncodedPaneValues(tuple(chunks), tuple(self._pending))
         if not keep:
             self.clear()
         return values
 
-    def _lend(self, size: int, keep: bool) -> Values:
+    def _lend(self, size: int, keep: bool) -> EncodedPaneValues:
         """Return the elements as the contents of a pane; the entries stay until its reader has returned."""
         if keep:
             self._settle()
         entries = _Entries(self._view, self._entry, self.address, self.entries)
         tail = tuple(value for values in _blocks(self._tail) for value in values)
         lent = StoredPane(entries, size, b"", _nothing if keep else entries.remove)
-        values = Values(lent, (*tail, *self._pending))
+        values = EncodedPaneValues(lent, (*tail, *self._pending))
         if keep:
             self._lent = lent
         else:

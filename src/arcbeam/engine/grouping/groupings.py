@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.contents import Accumulated, Bag
+from arcbeam.engine.grouping.contents import Accumulated, WindowBag
 from arcbeam.engine.grouping.effects import ClearHold, ClearTimer, Effect, SetHold, SetTimer
 from arcbeam.engine.grouping.keywindows import Columns, KeyWindows
 from arcbeam.engine.grouping.merging import Merging, OpenWindows, SessionMerging
@@ -33,13 +33,13 @@ from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import NO_PANE, PaneInfo, Window
 
-__all__ = ["Clocks", "Element", "Elements", "Grouping"]
+__all__ = ["Clocks", "Grouping", "KeyElement", "KeyElements"]
 
 _NOTHING = Wakeups()
 _EVENT, _CLOCK = TimeDomain.EVENT, TimeDomain.PROCESSING
 
 
-class Element(NamedTuple):
+class KeyElement(NamedTuple):
     """An element of a key.
 
     Attributes:
@@ -56,10 +56,10 @@ class Element(NamedTuple):
 
 
 WindowedElement = tuple[Any, Timestamp, tuple[Window, ...], PaneInfo]
-"""An `Element`, or the same as a bare tuple."""
+"""An `KeyElement`, or the same as a bare tuple."""
 
 
-class Elements(Protocol):
+class KeyElements(Protocol):
     """A group of elements: a list, or an object that decodes them only when it is iterated.
 
     A stage that decides nothing per element only reads their number, and passes them on.
@@ -72,8 +72,8 @@ class Elements(Protocol):
         """Yield the elements in order of arrival."""
 
 
-class Together(ABC):
-    """A group of elements with common properties: it can be passed on without iterating it; see `Elements`.
+class UniformElements(ABC):
+    """A group of elements with common properties: it can be passed on without iterating it; see `KeyElements`.
 
     Attributes:
         windows: the windows of each element; None if they differ or are unknown. Fastest if elements of the same
@@ -320,7 +320,7 @@ class _Call(KeyWindows[Stored]):
         if combiner is not None:
             return Accumulated(combiner, record.contents)
         fresh = self._rules.bounds(window).ordered
-        return Bag(self._view, self._element_key, fresh, record.address, record.entries, record.contents)
+        return WindowBag(self._view, self._element_key, fresh, record.address, record.entries, record.contents)
 
     def _fresh(self, window: Window) -> Stored:
         return self._stored(window, Record(0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from arcbeam.engine.grouping.contents import Accumulated, Bag, Contents
+from arcbeam.engine.grouping.contents import Accumulated, Contents, WindowBag
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, Effect, EmitPane
 from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.strategy import Strategy
@@ -122,7 +122,7 @@ _EARLY, _ON_TIME, _LATE = Timing.EARLY, Timing.ON_TIME, Timing.LATE
 
 
 C = TypeVar("C", bound=Contents)
-Stored = Bag | Accumulated
+Stored = WindowBag | Accumulated
 """Contents that can be stored."""
 
 
@@ -203,7 +203,7 @@ class OpenWindow(Generic[C]):
 
     def adopt(self: OpenWindow[Stored], contents: Iterable[bytes], count: int) -> None:
         """Add elements to a new window, as the contents of a pane; their number does not matter to its trigger."""
-        assert isinstance(self.contents, Bag)
+        assert isinstance(self.contents, WindowBag)
         self.contents.adopt(contents)
         self.record.until_ready -= count
         self.record.unseen += count

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from arcbeam.engine.grouping.contents import Values
+from arcbeam.engine.grouping.contents import EncodedPaneValues
 from arcbeam.engine.grouping.effects import EmitPane
-from arcbeam.engine.grouping.groupings import Elements, Grouping, WindowedElement
+from arcbeam.engine.grouping.groupings import Grouping, KeyElements, WindowedElement
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.singlepane import ONLY
-from arcbeam.engine.grouping.windowbuffer import MOST_BYTES, MOST_PANES
+from arcbeam.engine.grouping.windowbuffer import EMITTED_BYTES_MAX, PANES_MAX
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import NO_PANE, IntervalWindow
 
@@ -45,7 +45,7 @@ class PassingSessions:
         # Sessions that end by then have expired.
         self._sure = MIN_TIMESTAMP
 
-    def take(self, key: bytes, elements: Elements) -> bool:
+    def take(self, key: bytes, elements: KeyElements) -> bool:
         """Take elements of a key. If they have to be stored, return False: the elements taken before follow them.
 
         Args:
@@ -90,10 +90,10 @@ class PassingSessions:
             sessions = self._merging.join(came, self._before)
             assert sessions is not None, "an element that ends before the watermark was taken"
             for session, values, _ in sessions:
-                contents = Values((), values)
+                contents = EncodedPaneValues((), values)
                 panes.append(EmitPane(key, session, contents, session.max_timestamp, ONLY))
                 size += contents.size
-                if len(panes) >= MOST_PANES or size >= MOST_BYTES:
+                if len(panes) >= PANES_MAX or size >= EMITTED_BYTES_MAX:
                     yield panes
                     panes, size = [], 0
         if panes:

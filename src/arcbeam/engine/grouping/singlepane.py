@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from arcbeam.engine.grouping.contents import TAIL_BYTES, Accumulated, Values, block
+from arcbeam.engine.grouping.contents import TAIL_BYTES, Accumulated, EncodedPaneValues, block
 from arcbeam.engine.grouping.effects import ClearHold, Effect, EmitPane, SetHold, SetTimer
 from arcbeam.engine.grouping.openwindow import Clocks, Rules
 from arcbeam.engine.grouping.record import SHORT_BYTES, pack_short, unpack_short
@@ -118,7 +118,7 @@ class SinglePanes:
         if known is None or not known[0] or clocks.input_watermark <= expiry:
             return None
         hold, contents, combiner = known[1], stored[SHORT_BYTES:], self._combiner
-        pane = Values((contents,)) if combiner is None else Accumulated(combiner, contents).take(keep=False)
+        pane = EncodedPaneValues((contents,)) if combiner is None else Accumulated(combiner, contents).take(keep=False)
         self._view.delete(place)
         self.more -= 1
         emit = EmitPane(key, window, pane, end if hold is None else hold, ONLY)

@@ -30,11 +30,11 @@ VERSION: Final = b"\1"
 """The version of the format."""
 ROW_BYTES: Final = threshold(16 << 10)
 """The approximate length of a row. One row of each run is in memory while runs are read."""
-FAN: Final = threshold(8, 2)
+MERGED_RUNS: Final = threshold(8, 2)
 """The number of runs of similar size that are merged, together with smaller ones between them."""
-LARGE: Final = threshold(256 << 10, 256)
+LARGE_RUN_BYTES_MIN: Final = threshold(256 << 10, 256)
 """A run with at least this number of bytes is not merged again."""
-MANY: Final = threshold(64, 3)
+RUNS_AFTER_LARGE_MAX: Final = threshold(64, 3)
 """The number of runs after the last large one that are merged, whatever their sizes: alternating sizes never match."""
 
 _HEAD: Final = struct.Struct("<II")
@@ -202,22 +202,22 @@ def _joined(sizes: list[int]) -> int:
     """Return how many of the newest runs to merge; mostly 0."""
     joined = tier = alike = size = 0
     for count, each in enumerate(reversed(sizes), 1):
-        if each >= LARGE:
+        if each >= LARGE_RUN_BYTES_MIN:
             break
         size += each
         if (of_each := _tier(each)) > tier:
             tier, alike = of_each, 0
         alike += of_each == tier
-        if alike == FAN or count == MANY:
+        if alike == MERGED_RUNS or count == RUNS_AFTER_LARGE_MAX:
             # The result may complete another group of similar runs: it is written only once.
             joined, tier, alike = count, _tier(size), 1
-            if size >= LARGE:
+            if size >= LARGE_RUN_BYTES_MIN:
                 break
     return joined
 
 
 def _tier(size: int) -> int:
-    """Return the size class: from 4, 32, 256, … bytes on, so that `FAN` runs of a class make one of the next."""
+    """Return the size class: from 4, 32, 256, … bytes, so that `MERGED_RUNS` runs of a class make one of the next."""
     return size.bit_length() // 3
 
 

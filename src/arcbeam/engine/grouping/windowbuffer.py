@@ -5,7 +5,7 @@ after their end, follow `engine.grouping.openwindow`. Must not know what is in a
 
     a byte    the payload of a key, as in a record of a run
     0         a block of elements (`engine.grouping.contents`)
-    1         `Together.packed`
+    1         `UniformElements.packed`
     2         elements that arrived after the window's end: their number (four bytes), their times, a block
 """
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from arcbeam.engine.grouping.contents import Values, block
-from arcbeam.engine.grouping.groupings import Together, WindowedElement, by_window
+from arcbeam.engine.grouping.contents import EncodedPaneValues, block
+from arcbeam.engine.grouping.groupings import UniformElements, WindowedElement, by_window
 from arcbeam.engine.grouping.openwindow import Rules
 from arcbeam.engine.grouping.sortedruns import Many, Merged, SortedRuns
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, moment, part, time_of
@@ -26,12 +26,12 @@ from arcbeam.model.windows import NO_PANE, Window
 from arcbeam.sizes import by_identity, cache_size, threshold
 
 Unpack = Callable[[bytes], Iterable[bytes]]
-"""Makes encoded elements from `Together.packed`."""
+"""Makes encoded elements from `UniformElements.packed`."""
 
-_MOST_KNOWN: Final = cache_size(1000)
+_KNOWN_MAX: Final = cache_size(1000)
 """The maximum of known tuples of windows."""
-MOST_PANES: Final = threshold(1000)
-MOST_BYTES: Final = threshold(1 << 20)
+PANES_MAX: Final = threshold(1000)
+EMITTED_BYTES_MAX: Final = threshold(1 << 20)
 """The approximate size of panes that are emitted together."""
 _SPACE: Final = b"\xff"
 """No key of the grouping is so long that its rows begin with this."""
@@ -39,7 +39,7 @@ _ENCODED, _PACKED, _BEHIND = b"\0", b"\1", b"\2"
 
 
 class AsCame:
-    """The payloads of a key in a micro-batch, as in `Together.packed`; iterating yields them as in a record of a run.
+    """The payloads of a key in a micro-batch, as in `UniformElements.packed`; iterating yields a run's records.
 
     Most windows end in the micro-batch in which they begin, and most bytes are here. So they are not copied to add a
     byte that only the state needs.
@@ -62,7 +62,7 @@ class BufferedPane:
     """The contents of a pane of a buffered window; may be iterated repeatedly.
 
     Attributes:
-        parts: the payloads in order: as in `Together.packed`, or values.
+        parts: the payloads in order: as in `UniformElements.packed`, or values.
         behind: payloads that arrived after the window's end, while this was waiting; they are not part of the pane.
         size: the approximate number of bytes.
         lent: the payloads, if they are in the view; else None.
@@ -70,7 +70,7 @@ class BufferedPane:
 
     __slots__ = ("_unpack", "behind", "lent", "parts", "size")
 
-    parts: Sequence[bytes | Values]
+    parts: Sequence[bytes | EncodedPaneValues]
 
     def __init__(self, payloads: Iterable[bytes], unpack: Unpack) -> None:
         self._unpack = unpack
@@ -92,7 +92,7 @@ class BufferedPane:
 
     def __iter__(self) -> Iterator[bytes]:
         for each in self.parts:
-            yield from each if isinstance(each, Values) else self._unpack(each)
+            yield from each if isinstance(each, EncodedPaneValues) else self._unpack(each)
 
     def late(self) -> tuple[list[bytes], list[Timestamp]]:
         """Return the elements that arrived after the window's end, in order: values and times."""
@@ -101,18 +101,18 @@ class BufferedPane:
         for payload in self.behind:
             start = 5 + 8 * int.from_bytes(payload[1:5], "big")
             times += (time_of(payload[at : at + 8]) for at in range(5, start, 8))
-            values += Values((payload[start:],))
+            values += EncodedPaneValues((payload[start:],))
         return values, times
 
     def __repr__(self) -> str:
         return f"BufferedPane({self.size} bytes)"
 
 
-def _part(payload: bytes) -> bytes | Values:
-    return payload[1:] if payload.startswith(_PACKED) else Values((payload[1:],))
+def _part(payload: bytes) -> bytes | EncodedPaneValues:
+    return payload[1:] if payload.startswith(_PACKED) else EncodedPaneValues((payload[1:],))
 
 
-class _LentParts(Sequence[bytes | Values]):
+class _LentParts(Sequence[bytes | EncodedPaneValues]):
     """The same parts, of lent payloads."""
 
     __slots__ = ("_lent",)
@@ -120,7 +120,7 @@ class _LentParts(Sequence[bytes | Values]):
     def __init__(self, lent: StoredPane) -> None:
         self._lent = lent
 
-    def __iter__(self) -> Iterator[bytes | Values]:
+    def __iter__(self) -> Iterator[bytes | EncodedPaneValues]:
         return map(_part, self._lent)
 
     def __len__(self) -> int:
@@ -156,7 +156,7 @@ class WindowBuffer:
         # For windows whose end has passed: whether the state has rows of them.
         self._waiting: dict[Window, bool] = {}
 
-    def take(self, key: bytes, elements: Together, watermark: Timestamp) -> bool:
+    def take(self, key: bytes, elements: UniformElements, watermark: Timestamp) -> bool:
         """Take elements of a key. Return False if they have to be handled one by one.
 
         Args:
@@ -172,7 +172,7 @@ class WindowBuffer:
         if takers is None:
             if any(watermark > self._rules.bounds(window).end for window in windows):
                 return False
-            if len(self._takers) >= _MOST_KNOWN:
+            if len(self._takers) >= _KNOWN_MAX:
                 self._takers.clear()
             takers = self._takers[id(windows)] = windows, [self._came.setdefault(window, {}) for window in windows]
         for came in takers[1]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.script import ScriptEvent
 from arcbeam.model.timestamps import Duration, Timestamp
 
@@ -80,7 +80,7 @@ class MicroBatchPlan:
     attempt: int
     time: Timestamp
     head: int
-    times: Times
+    times: WatermarkTimes
     budget: MicroBatchBudget
     beginning: frozenset[str] = frozenset()
     drain: bool = False

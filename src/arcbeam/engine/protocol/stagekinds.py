@@ -37,7 +37,7 @@ class Grouped:
     Attributes:
         strategy: the grouping strategy.
         decode: the decoder of its windows.
-        unpack: the function that unpacks elements (`arcbeam.engine.grouping.groupings.Together`), if any are packed.
+        unpack: the function that unpacks elements (`engine.grouping.groupings.UniformElements`), if any are packed.
     """
 
     strategy: Strategy

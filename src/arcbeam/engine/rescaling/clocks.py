@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from math import gcd
 
 from arcbeam.engine.rescaling.sink import Put
-from arcbeam.engine.rows.keyspace import Kind, moment, prefix, time_of
+from arcbeam.engine.rows.keyspace import RowKind, moment, prefix, time_of
 from arcbeam.engine.watermarks.keyrangewatermarks import KeyRangeWatermark, packed, unpacked
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 
@@ -40,15 +40,15 @@ class RescaledClocks:
 
     def take(self, source: int, stage: int, row: bytes, value: bytes) -> None:
         """Take a row of one of these kinds from an old shard."""
-        match kind := Kind(row[0]):
-            case Kind.CLOCK:
+        match kind := RowKind(row[0]):
+            case RowKind.CLOCK:
                 self._times[stage][source] = time_of(value)
-            case Kind.KEY_RANGES:
+            case RowKind.KEY_RANGES:
                 within = (each.within(self._had, source) for each in unpacked(value))
                 self._key_ranges[stage] += (each for each in within if each is not None)
-            case Kind.OUTPUT:
+            case RowKind.OUTPUT:
                 self._outputs[row][source] = value
-            case Kind.ARRIVALS:
+            case RowKind.ARRIVALS:
                 self._arrivals[stage][source] = int.from_bytes(value, "big")
             case _:
                 raise ValueError(f"{kind!r} is not of a whole shard")
@@ -74,19 +74,19 @@ class RescaledClocks:
                     known[source] = self._times[stage].get(source, missing)
                 clock = min(known.values())
                 if MIN_TIMESTAMP < clock < upstream:
-                    self._put(shard, prefix(Kind.CLOCK, stage), moment(clock))
+                    self._put(shard, prefix(RowKind.CLOCK, stage), moment(clock))
                 if stage not in stateful:
                     continue
                 ranges = [KeyRangeWatermark(self._had, source, time) for source, time in known.items()]
                 ranges += (each for each in self._key_ranges[stage] if each.within(self._shards, shard))
                 if late := [each for each in ranges if each.time > clock]:
-                    self._put(shard, prefix(Kind.KEY_RANGES, stage), packed(late))
+                    self._put(shard, prefix(RowKind.KEY_RANGES, stage), packed(late))
             for row, reported in self._outputs.items():
                 if len({reported.get(source, b"")[:8] for source in before}) == 1:
                     self._put(shard, row, max(reported[source] for source in before))
             for stage, arrivals in self._arrivals.items():
                 if came := max(arrivals.get(source, 0) for source in before):
-                    self._put(shard, prefix(Kind.ARRIVALS, stage), came.to_bytes(8, "big"))
+                    self._put(shard, prefix(RowKind.ARRIVALS, stage), came.to_bytes(8, "big"))
 
     def _before(self, shard: int) -> range:
         """Return the old shards that may have keys of a new one."""

@@ -26,7 +26,19 @@ from arcbeam.engine.rescaling.restrictions import RescaledRestrictions
 from arcbeam.engine.rescaling.sink import Put
 from arcbeam.engine.rescaling.windows import RescaledWindows, WindowTimers
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.rows.keyspace import END, FORMAT, KEY_LIMIT, Kind, Section, after, part, parts, prefix, shown, whole
+from arcbeam.engine.rows.keyspace import (
+    END,
+    FORMAT,
+    KEY_LIMIT,
+    RowKind,
+    Section,
+    after,
+    part,
+    parts,
+    prefix,
+    shown,
+    whole,
+)
 from arcbeam.engine.state.keyqueue import key_of_waiting
 from arcbeam.engine.state.timers import key_of_entry
 from arcbeam.engine.watermarks.clocks import SCRIPT_SHARD
@@ -39,7 +51,14 @@ _WINDOW_END: Final = WINDOW_END.encode()
 _BUFFERED: Final = 0xFF
 """The first byte of a buffered window's rows, in place of the length of a key."""
 _FORMAT: Final = FORMAT.to_bytes(2, "big")
-_WITH_KEYS: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED, Kind.BLOCKED, Kind.GROUPING)
+_WITH_KEYS: Final = (
+    RowKind.EVENT_HELD,
+    RowKind.EVENT,
+    RowKind.PROCESSING,
+    RowKind.SORTED,
+    RowKind.BLOCKED,
+    RowKind.GROUPING,
+)
 """The kinds of rows that have whole keys."""
 
 
@@ -58,7 +77,7 @@ class RescaledStage:
     upstream: Timestamp = MIN_TIMESTAMP
 
 
-class Rows(Protocol):
+class OldShardRows(Protocol):
     """The rows of an old shard."""
 
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
@@ -109,7 +128,7 @@ class LevelRescaling:
         self._named: dict[tuple[int, bytes], int] = {}
         self._cut: dict[int, dict[bytes, int]] = {}
 
-    def take(self, source: int, rows: Rows) -> None:
+    def take(self, source: int, rows: OldShardRows) -> None:
         """Take all rows of an old shard.
 
         Raises:
@@ -118,13 +137,13 @@ class LevelRescaling:
         self._look_for_pending(source, rows)
         self._take(source, rows, rows.scan(b""))
 
-    def move(self, source: int, rows: Rows) -> None:
+    def move(self, source: int, rows: OldShardRows) -> None:
         """Take the rows of an old shard that have a user key: they move whole, each by itself. See `take`."""
         self._take(
             source, rows, chain.from_iterable(rows.scan(*limits) for limits in self._ranges(_MOVED, buffered=False))
         )
 
-    def join(self, source: int, rows: Rows) -> None:
+    def join(self, source: int, rows: OldShardRows) -> None:
         """Take the other rows of an old shard: they are divided, or joined with those of others. See `take`."""
         self._look_for_pending(source, rows)
         self._take(
@@ -140,10 +159,10 @@ class LevelRescaling:
         self._filled |= moved.filled
         self._windows.adopt(moved.windows)
 
-    def _look_for_pending(self, source: int, rows: Rows) -> None:
+    def _look_for_pending(self, source: int, rows: OldShardRows) -> None:
         """Note the stages whose work is pending in an old shard; those rows may be moved elsewhere."""
         for stage in self._stages:
-            start = prefix(Kind.PENDING, stage)
+            start = prefix(RowKind.PENDING, stage)
             if next(rows.scan(start, after(start)), None) is not None:
                 self._clocks.pending(source, stage)
 
@@ -152,11 +171,11 @@ class LevelRescaling:
         for first, end in kinds:
             yield bytes((first,)), bytes((end,))
         for stage in sorted(self._stages):
-            start = prefix(Kind.GROUPING, stage)
+            start = prefix(RowKind.GROUPING, stage)
             border = start + bytes((_BUFFERED,))
             yield (border, after(start)) if buffered else (start, border)
 
-    def _take(self, source: int, rows: Rows, taken: Iterable[tuple[bytes, bytes]]) -> None:
+    def _take(self, source: int, rows: OldShardRows, taken: Iterable[tuple[bytes, bytes]]) -> None:
         self._cut.clear()
         self._named.clear()
         beginning, place = b"", None
@@ -189,16 +208,16 @@ class LevelRescaling:
         self._windows.end()
         self._clocks.end(self._stateful)
         for shard in sorted(self._filled):
-            self._put(shard, bytes((Kind.FORMAT,)), _FORMAT)
+            self._put(shard, bytes((RowKind.FORMAT,)), _FORMAT)
         return Counter(self._windows.timers)
 
-    def _place_of(self, source: int, row: bytes, value: bytes, rows: Rows) -> _Place | None:
+    def _place_of(self, source: int, row: bytes, value: bytes, rows: OldShardRows) -> _Place | None:
         """Return the function that places rows with the same kind and stage as this one; None: they are left out.
 
         It returns the prefix of all rows of its key, and the key's hash; None if it has taken care of the row.
         """
-        kind = Kind(row[0])
-        if kind is Kind.FORMAT:
+        kind = RowKind(row[0])
+        if kind is RowKind.FORMAT:
             if value != _FORMAT:
                 found = int.from_bytes(value, "big")
                 raise ArcbeamError(
@@ -210,32 +229,32 @@ class LevelRescaling:
         if stage not in self._stages:
             return None
         match kind:
-            case Kind.KEYED:
+            case RowKind.KEYED:
                 return partial(self._keyed, stage, rows)
-            case Kind.FREE:
+            case RowKind.FREE:
                 return lambda row, _: self._free(row[:1] + row[3:])
-            case Kind.HOLDS | Kind.PENDING:
+            case RowKind.HOLDS | RowKind.PENDING:
                 return lambda row, _: self._index(stage, rows, row)
-            case Kind.EVENT_HELD | Kind.EVENT | Kind.PROCESSING:
+            case RowKind.EVENT_HELD | RowKind.EVENT | RowKind.PROCESSING:
                 return self._timer
-            case Kind.SORTED:
+            case RowKind.SORTED:
                 return lambda row, value: (row, key_hash(key_of_waiting(row, value)))
-            case Kind.BLOCKED:
+            case RowKind.BLOCKED:
                 return lambda row, value: self._lots.take(stage, row, value)
-            case Kind.RESIDUAL:
+            case RowKind.RESIDUAL:
                 return lambda row, value: self._restrictions.take(stage, row, value)
-            case Kind.ROOT:
+            case RowKind.ROOT:
                 return lambda row, value: self._restrictions.totals(stage, value) if len(row) == _AFTER_STAGE else None
-            case Kind.CLOCK | Kind.KEY_RANGES | Kind.ARRIVALS | Kind.OUTPUT:
+            case RowKind.CLOCK | RowKind.KEY_RANGES | RowKind.ARRIVALS | RowKind.OUTPUT:
                 return lambda row, value: self._clocks.take(source, stage, row, value)
-            case Kind.GROUPING:
+            case RowKind.GROUPING:
                 return self._grouping
-            case Kind.DUE:
+            case RowKind.DUE:
                 return None
             case _:
                 assert_never(kind)
 
-    def _keyed(self, stage: int, rows: Rows, row: bytes, value: bytes) -> _Placed | None:
+    def _keyed(self, stage: int, rows: OldShardRows, row: bytes, value: bytes) -> _Placed | None:
         key_end = row.index(END, _AFTER_STAGE)
         end = key_end + len(END)
         if key_end == _AFTER_STAGE:
@@ -266,9 +285,9 @@ class LevelRescaling:
                 raise ValueError(f"no {holder} has a hold without a user key")
         return b"\xff", shard
 
-    def _index(self, stage: int, rows: Rows, row: bytes) -> _Placed | None:
+    def _index(self, stage: int, rows: OldShardRows, row: bytes) -> _Placed | None:
         at = row.index(END, _AFTER_STAGE) + len(END) + 8
-        if row[at] == Kind.FREE:
+        if row[at] == RowKind.FREE:
             return self._free(row[at:])
         return row, self._hash_of(stage, rows, row[at + 1 : row.index(END, at + 1)])
 
@@ -290,7 +309,7 @@ class LevelRescaling:
 
     # Cut keys.
 
-    def _hash_of(self, stage: int, rows: Rows, piece: bytes) -> int:
+    def _hash_of(self, stage: int, rows: OldShardRows, piece: bytes) -> int:
         key = whole(piece)
         if key is not None:
             return key_hash(key)
@@ -314,27 +333,31 @@ class LevelRescaling:
 
 
 _AFTER_STAGE: Final = 3
-_Ranges = tuple[tuple[Kind, Kind], ...]
-_MOVED: Final[_Ranges] = ((Kind.KEYED, Kind.BLOCKED), (Kind.HOLDS, Kind.RESIDUAL))
+_Ranges = tuple[tuple[RowKind, RowKind], ...]
+_MOVED: Final[_Ranges] = ((RowKind.KEYED, RowKind.BLOCKED), (RowKind.HOLDS, RowKind.RESIDUAL))
 """The kinds of rows with a user key: from the first on, before the second. Groupings that are not buffered, too."""
-_JOINED: Final[_Ranges] = ((Kind.FORMAT, Kind.KEYED), (Kind.BLOCKED, Kind.HOLDS), (Kind.RESIDUAL, Kind.GROUPING))
+_JOINED: Final[_Ranges] = (
+    (RowKind.FORMAT, RowKind.KEYED),
+    (RowKind.BLOCKED, RowKind.HOLDS),
+    (RowKind.RESIDUAL, RowKind.GROUPING),
+)
 """The other kinds."""
 _Placed = tuple[bytes, int]
 _Place = Callable[[bytes, bytes], _Placed | None]
 
 
-def _keys(stage: int, rows: Rows) -> Iterator[bytes]:
+def _keys(stage: int, rows: OldShardRows) -> Iterator[bytes]:
     """Yield the keys of all rows that have whole keys; some several times."""
     for kind in _WITH_KEYS:
         start = prefix(kind, stage)
         for row, value in rows.scan(start, after(start)):
-            if kind is Kind.SORTED:
+            if kind is RowKind.SORTED:
                 yield key_of_waiting(row, value)
-            elif kind is Kind.BLOCKED:
+            elif kind is RowKind.BLOCKED:
                 at = row.index(END, row.index(END, 3) + len(END)) + len(END)
                 if at < len(row):
                     yield from (next(sequences.unframed(each, 8)) for each in sequences.of_row(row[at:], value))
-            elif kind is Kind.GROUPING:
+            elif kind is RowKind.GROUPING:
                 if row[3] != _BUFFERED:
                     yield row[7 : 7 + int.from_bytes(row[3:7], "big")]
             else:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from typing import Final
 
 from arcbeam.engine.rescaling.sink import NewShard, Put
-from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, Kind, moment, name, part, prefix
+from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, RowKind, moment, name, part, prefix
 from arcbeam.engine.state.residuals import holder_of, restriction_of
 from arcbeam.engine.state.restrictiontotals import RestrictionTotals, RestrictionTotalsRow, outputs_of
 from arcbeam.model.rows import key_hash
@@ -44,7 +44,7 @@ class RescaledRestrictions:
         restriction = restriction_of(id, value)
         shard = self.shard_of(name(holder_of(restriction).name).removesuffix(END))
         self._put(shard, row, value)
-        self._put(shard, prefix(Kind.DUE, stage) + moment(restriction.due) + id, b"")
+        self._put(shard, prefix(RowKind.DUE, stage) + moment(restriction.due) + id, b"")
         self._roots[stage, shard, restriction.root] += 1
         self._reports[stage, shard].count(restriction.remainder.size, (), 1)
         self._reporting[stage, shard][frozenset(restriction.remainder.watermarks)] += 1
@@ -57,7 +57,7 @@ class RescaledRestrictions:
     def end(self) -> None:
         """Write the counts of roots, and the totals. Where outputs are unknown, the stage counts again at its start."""
         for (stage, shard, root), live in self._roots.items():
-            row = prefix(Kind.ROOT, stage) + part(root.encode(), NAME_LIMIT)
+            row = prefix(RowKind.ROOT, stage) + part(root.encode(), NAME_LIMIT)
             self._put(shard, row, live.to_bytes(4, "big") + root.encode())
         for (stage, shard), report in self._reports.items():
             outputs = self._outputs.get(stage)
@@ -66,7 +66,7 @@ class RescaledRestrictions:
             counts = self._reporting[stage, shard].items()
             silent = {output: sum(many for known, many in counts if output not in known) for output in outputs}
             report.silent = {output: many for output, many in silent.items() if many}
-            view, row = NewShard(self._put, shard), prefix(Kind.ROOT, stage)
+            view, row = NewShard(self._put, shard), prefix(RowKind.ROOT, stage)
             RestrictionTotalsRow(view, row, outputs, lambda report=report: report).recount()  # type: ignore[misc]
 
 

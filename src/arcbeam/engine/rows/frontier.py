@@ -13,7 +13,7 @@ from arcbeam.engine.rows.keyspace import after
 from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
 
-_AHEAD: Final = threshold(256)
+_AHEAD_ROWS_MAX: Final = threshold(256)
 
 
 _UNKNOWN: Final = b""
@@ -107,7 +107,7 @@ class Frontier:
         return value
 
     def _read(self) -> None:
-        rows = list(islice(self._view.scan(self._until, self._end), _AHEAD))
-        self._until = rows[-1][0] + b"\0" if len(rows) == _AHEAD else self._end
+        rows = list(islice(self._view.scan(self._until, self._end), _AHEAD_ROWS_MAX))
+        self._until = rows[-1][0] + b"\0" if len(rows) == _AHEAD_ROWS_MAX else self._end
         rows.reverse()
         self._ahead[:] = rows

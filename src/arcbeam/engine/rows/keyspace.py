@@ -37,7 +37,7 @@ A *slot* is key, window, Section.TIMER, family, tag. An *owner* identifies an in
 key after the stage.
 
 SUBTLE: a part longer than its limit is cut, and a digest of the whole is appended. So no key of a row that consists of
-parts is longer than `LONGEST` bytes (LMDB takes 511). Such parts remain distinct and adjacent. They are ordered by what
+parts is longer than `KEY_BYTES_MAX` (LMDB takes 511). Such parts are distinct and adjacent. They are ordered by what
 precedes the cut, and arbitrarily after it; `whole` returns None for them. Code that needs the original stores it in the
 row's value. A GROUPING row does not consist of parts: it contains its user key and window whole, and is as long as they
 are.
@@ -58,7 +58,7 @@ from arcbeam.sizes import threshold
 FORMAT: Final = 1
 """The version of the layout."""
 
-LONGEST: Final = 511
+KEY_BYTES_MAX: Final = 511
 """The maximum length of a row's key, except for groupings."""
 
 KEY_LIMIT: Final = threshold(88, 3)
@@ -78,7 +78,7 @@ _CUT = b"\0\2"
 _DIGEST_BYTES = 16
 
 
-class Kind(enum.IntEnum):
+class RowKind(enum.IntEnum):
     """The first byte of a row's key."""
 
     FORMAT = 0x01
@@ -125,7 +125,7 @@ def check_format(view: StateView, level: int, shard: int) -> bool:
     Raises:
         ArcbeamError: the rows are of another format. Nothing was changed.
     """
-    stored = view.get(bytes((Kind.FORMAT,)))
+    stored = view.get(bytes((RowKind.FORMAT,)))
     if stored is None and view.empty:
         return True
     if stored != FORMAT.to_bytes(2, "big"):
@@ -139,10 +139,10 @@ def check_format(view: StateView, level: int, shard: int) -> bool:
 
 def put_format(view: StateView) -> None:
     """Mark a shard's rows as those of this format. An empty shard needs no mark, so that it has no file."""
-    view.put(bytes((Kind.FORMAT,)), FORMAT.to_bytes(2, "big"))
+    view.put(bytes((RowKind.FORMAT,)), FORMAT.to_bytes(2, "big"))
 
 
-def prefix(kind: Kind, stage: int) -> bytes:
+def prefix(kind: RowKind, stage: int) -> bytes:
     """Return the common prefix of all rows of a kind and stage.
 
     Args:

@@ -19,9 +19,9 @@ from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
 
 TAIL: Final = b"\xff"
-_SEAL = threshold(1024)
+_TAIL_BYTES_MAX = threshold(1024)
 """A tail with at least this number of bytes is sealed."""
-_ROW = threshold(1 << 20)
+_ROW_BYTES = threshold(1 << 20)
 """Values that are appended together are cut into rows of about this size."""
 _NONE_SEALED = bytes(4)
 _SHORT = tuple(bytes((n,)) for n in range(0x80))
@@ -55,7 +55,7 @@ def append(view: StateView, start: bytes, value: bytes) -> bool:
     if tail is None:
         view.put(row, _NONE_SEALED + framed(value))
         return True
-    if len(tail) <= _SEAL:
+    if len(tail) <= _TAIL_BYTES_MAX:
         view.put(row, tail + framed(value))
     else:
         view.put(row, _sealed(view, start, tail) + framed(value))
@@ -85,7 +85,7 @@ class SequenceWriter:
 
     def add(self, value: bytes) -> None:
         """Append a value."""
-        if len(self._tail) > _SEAL:
+        if len(self._tail) > _TAIL_BYTES_MAX:
             self._put(self._start + self._sealed.to_bytes(4, "big"), bytes(self._tail))
             self._sealed += 1
             self._tail.clear()
@@ -113,11 +113,11 @@ def replace(view: StateView, start: bytes, values: Sequence[bytes]) -> bool:
 def _extend(view: StateView, start: bytes, old: bytes | None, values: Iterable[bytes]) -> bool:
     """Append values to a sequence with this tail; return whether it has any then."""
     tail = bytearray(old or _NONE_SEALED)
-    limit = _SEAL
+    limit = _TAIL_BYTES_MAX
     for value in values:
         if len(tail) > limit:
             tail = bytearray(_sealed(view, start, bytes(tail)))
-            limit = _ROW
+            limit = _ROW_BYTES
         tail += framed(value)
     if len(tail) > 4:
         view.put(start + TAIL, bytes(tail))

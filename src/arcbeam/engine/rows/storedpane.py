@@ -20,7 +20,7 @@ STORED_PANE_BYTES_MIN: Final = threshold(4 << 20)
 _GONE: Final = object()
 
 
-class Source(Protocol):
+class PieceSource(Protocol):
     """Something that yields the same bytes at each iteration."""
 
     def __iter__(self) -> Iterator[bytes]:
@@ -43,7 +43,7 @@ class StoredPane:
 
     __slots__ = ("_copy", "_in_use", "_remove", "_source", "last", "size")
 
-    def __init__(self, source: Source, size: int, last: bytes, remove: Callable[[], None]) -> None:
+    def __init__(self, source: PieceSource, size: int, last: bytes, remove: Callable[[], None]) -> None:
         self._source: Iterable[bytes] = source
         self._remove: Callable[[], None] | None = remove
         self._in_use: Callable[[], bool] | None = None

@@ -14,7 +14,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class MovableRestriction:
     """A restriction that can move as a whole.
 
     Attributes:
@@ -27,7 +27,7 @@ class Sized:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class RestrictionMove:
     """A move of one restriction from one shard to another."""
 
     id: bytes
@@ -41,7 +41,7 @@ def pack(sizes: Sequence[float], shards: int, loads: list[float] | None = None) 
     The fullest shard has at most four thirds of the possible minimum.
 
     Args:
-        sizes: the sizes of the restrictions, as in `Sized`.
+        sizes: the sizes of the restrictions, as in `MovableRestriction`.
         shards: the number of shards.
         loads: the load of each shard so far, which is updated. None: no load.
 
@@ -61,18 +61,20 @@ def pack(sizes: Sequence[float], shards: int, loads: list[float] | None = None) 
     return places
 
 
-_SLACK: Final = 0.25
+_SHARE_ABOVE_MEAN_MAX: Final = 0.25
 """How much a shard may have above the mean."""
 
 
-def limit_of(loads: Collection[float], slack: float = _SLACK) -> float:
+def limit_of(loads: Collection[float], slack: float = _SHARE_ABOVE_MEAN_MAX) -> float:
     """Return the load up to which a shard need not give up any."""
     return sum(loads) / len(loads) * (1 + slack)
 
 
 def rebalance(
-    held: Mapping[int, Sequence[Sized]], slack: float = _SLACK, fixed: Mapping[int, float] | None = None
-) -> list[Move]:
+    held: Mapping[int, Sequence[MovableRestriction]],
+    slack: float = _SHARE_ABOVE_MEAN_MAX,
+    fixed: Mapping[int, float] | None = None,
+) -> list[RestrictionMove]:
     """Return the moves after which no shard has much more than its share. No restriction moves twice or without a
     benefit.
 
@@ -97,7 +99,7 @@ def rebalance(
     emptiest = [(loads[shard], shard) for shard in shards]
     heapq.heapify(fullest)
     heapq.heapify(emptiest)
-    moves: list[Move] = []
+    moves: list[RestrictionMove] = []
     while fullest and -fullest[0][0] > limit:
         load, source = heapq.heappop(fullest)
         if -load != loads[source]:
@@ -109,7 +111,7 @@ def rebalance(
         if best is None:
             continue
         weight, id = left[source].pop(best)
-        moves.append(Move(id, source, target))
+        moves.append(RestrictionMove(id, source, target))
         loads[source] -= weight
         loads[target] += weight
         for shard in (source, target):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, after, moment, name, part, prefix, time_of
+from arcbeam.engine.rows.keyspace import NAME_LIMIT, RowKind, after, moment, name, part, prefix, time_of
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
@@ -59,7 +59,7 @@ class BlockedElements:
 
     def __init__(self, view: StateView, stage: int) -> None:
         self._view = view
-        self._start = prefix(Kind.BLOCKED, stage)
+        self._start = prefix(RowKind.BLOCKED, stage)
         self._holds = Holds(view, stage, Side.INPUT)
         self.more = self.size = 0
 

@@ -20,7 +20,7 @@ from arcbeam.engine.rows.keyspace import (
     END,
     KEY_LIMIT,
     NAME_LIMIT,
-    Kind,
+    RowKind,
     Section,
     after,
     moment,
@@ -61,7 +61,7 @@ class Cells:
 
     def __init__(self, view: StateView, stage: int) -> None:
         self.view = view
-        self._prefix = prefix(Kind.KEYED, stage)
+        self._prefix = prefix(RowKind.KEYED, stage)
         self._key: bytes | None = None
         self._window: bytes | None = None
         self._ending = self._start = b""
@@ -78,7 +78,7 @@ class Cells:
         if key != self._key:
             self._key = key
             piece = part(key)
-            self.cut = len(piece) > _LONGEST_WHOLE
+            self.cut = len(piece) > _WHOLE_BYTES_MAX
             self._start = self._prefix + piece + self._ending
         return self._start
 
@@ -102,7 +102,7 @@ class Cells:
 
 _CELL = bytes((Section.CELL,))
 _KEY = bytes((Section.KEY,)) + END
-_LONGEST_WHOLE = KEY_LIMIT + len(END)
+_WHOLE_BYTES_MAX = KEY_LIMIT + len(END)
 _ENDLESS = GLOBAL_WINDOW.ordered()
 
 
@@ -224,7 +224,7 @@ class MultimapCell(_Cell):
         end = after(at)
         position: bytes | None = at
         while position is not None and (found := next(self._view.scan(position, end), None)) is not None:
-            start = found[0][: len(at) + _DIGEST]
+            start = found[0][: len(at) + _DIGEST_BYTES]
             yield next(sequences.of_row(found[0][len(start) :], found[1]))
             position = after(start)
 
@@ -242,12 +242,12 @@ class MultimapCell(_Cell):
             self._cells.forget_key()
 
 
-_DIGEST = 16
+_DIGEST_BYTES = 16
 """Bytes of a digest of a map's key: such keys may be too long for the key of a row."""
 
 
 def _digest(map_key: bytes) -> bytes:
-    return hashlib.blake2b(map_key, digest_size=_DIGEST).digest()
+    return hashlib.blake2b(map_key, digest_size=_DIGEST_BYTES).digest()
 
 
 def _between(at: bytes, start: Timestamp | None, end: Timestamp | None) -> tuple[bytes, bytes | None]:

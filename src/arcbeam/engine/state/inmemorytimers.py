@@ -16,7 +16,7 @@ Order = TypeVar("Order")
 Slot = TypeVar("Slot")
 Timer = TypeVar("Timer")
 
-_REPLACED = threshold(64)
+_REPLACED_MAX = threshold(64)
 """Number of replaced timers that the heap may contain, besides as many as there are timers."""
 _order_of: Final = itemgetter(0)
 
@@ -59,7 +59,7 @@ class InMemoryTimers(Generic[Order, Slot, Timer]):
         if self.is_ordered:
             fresh = self._fresh
             heapq.heappush(fresh, order)
-            if len(fresh) > 2 * len(self.pending) + _REPLACED:
+            if len(fresh) > 2 * len(self.pending) + _REPLACED_MAX:
                 # In place: an iteration uses the same list.
                 fresh[:] = [each for each in fresh if not self._is_stale(each)]
                 heapq.heapify(fresh)

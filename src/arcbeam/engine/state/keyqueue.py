@@ -11,7 +11,7 @@ from typing import Final
 
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.frontier import Frontier
-from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, Kind, moment, part, prefix, time_of, unescaped
+from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, RowKind, moment, part, prefix, time_of, unescaped
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.watermarks.comparison import passed
 from arcbeam.model.interfaces import StateView
@@ -79,8 +79,8 @@ class SortedInput:
     def __init__(self, view: StateView, stage: int, lateness: Duration = NO_LATENESS) -> None:
         self._view = view
         self._lateness = lateness
-        self._front = Frontier(view, prefix(Kind.SORTED, stage))
-        self._arrivals = prefix(Kind.ARRIVALS, stage)
+        self._front = Frontier(view, prefix(RowKind.SORTED, stage))
+        self._arrivals = prefix(RowKind.ARRIVALS, stage)
         self._came = int.from_bytes(view.get(self._arrivals) or b"", "big")
         self.more = self.size = 0
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.frontier import Frontier
-from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, after, moment, name, part, prefix, time_of
+from arcbeam.engine.rows.keyspace import NAME_LIMIT, RowKind, after, moment, name, part, prefix, time_of
 from arcbeam.engine.state.restrictiontotals import RestrictionTotals, RestrictionTotalsRow, TooManyRestrictions
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
 from arcbeam.model.interfaces import StateView
@@ -116,9 +116,9 @@ class Residuals:
         self._view = view
         self._outputs = outputs
         self._bound = bound
-        self._rows = prefix(Kind.RESIDUAL, stage)
-        self._roots = prefix(Kind.ROOT, stage)
-        self._due = Frontier(view, prefix(Kind.DUE, stage))
+        self._rows = prefix(RowKind.RESIDUAL, stage)
+        self._roots = prefix(RowKind.ROOT, stage)
+        self._due = Frontier(view, prefix(RowKind.DUE, stage))
         self._holds = Holds(view, stage, Side.INPUT)
         self._running: dict[bytes, _Run] = {}
         # A root's name in a key is never empty, so this row does not belong to a root.
@@ -467,7 +467,7 @@ def due_and_size_of(view: StateView, stage: int, holder: str) -> tuple[Timestamp
         id = bytes.fromhex(holder.rpartition("~")[2])
     except ValueError:
         return None
-    row = view.get(prefix(Kind.RESIDUAL, stage) + id)
+    row = view.get(prefix(RowKind.RESIDUAL, stage) + id)
     if row is None:
         return None
     _, due, size, *_ = _HEADER.unpack_from(row)

@@ -22,7 +22,7 @@ from arcbeam.engine.rows.keyspace import (
     END,
     NAME_LIMIT,
     OFFSET,
-    Kind,
+    RowKind,
     Section,
     after,
     moment,
@@ -144,7 +144,7 @@ class Timers:
         self._view = view
         self._stage = stage
         self._families = {**families, EXPIRATION: TimeDomain.EVENT}
-        self._keyed = prefix(Kind.KEYED, stage)
+        self._keyed = prefix(RowKind.KEYED, stage)
         self._holds = entry_of(stage, b"", b"")
         self._held, self._free, self._clock = (Frontier(view, prefix(kind, stage)) for kind in _INDEXES)
         self._fronts: dict[int, Frontier] = dict(zip(_INDEXES, (self._held, self._free, self._clock), strict=True))
@@ -365,10 +365,10 @@ class Timers:
     def pending(self) -> Iterator[Fired]:
         """Yield all pending timers: those without rows, then the others in firing order, event time first."""
         yield from self._imminent
-        event = [prefix(kind, self._stage) for kind in (Kind.EVENT_HELD, Kind.EVENT)]
+        event = [prefix(kind, self._stage) for kind in (RowKind.EVENT_HELD, RowKind.EVENT)]
         rows = [row for start in event for row in self._view.scan(start, after(start))]
         rows.sort(key=lambda row: row[0][3:])
-        start = prefix(Kind.PROCESSING, self._stage)
+        start = prefix(RowKind.PROCESSING, self._stage)
         for entry, value in (*rows, *self._view.scan(start, after(start))):
             yield _fired(entry, value)
 
@@ -377,7 +377,7 @@ class Timers:
         slots = set()
         holds = 0
         for index, front in self._fronts.items():
-            kind = Kind(index)
+            kind = RowKind(index)
             start = prefix(kind, self._stage)
             rows = list(self._view.scan(start, after(start)))
             assert front.first() == (rows[0][0] if rows else None), f"{kind.name}: the front is not at the first row"
@@ -408,7 +408,7 @@ class Timers:
         self._view.delete(self._keyed + slot)
         self._less(entry[0], entry[11])
         at, held = entry[3:11], value[:8]
-        if entry[0] != Kind.EVENT_HELD and held != _NO_HOLD:
+        if entry[0] != RowKind.EVENT_HELD and held != _NO_HOLD:
             self._view.delete(self._holds + held + _KEYED + slot)
         if value[8] or not slot.endswith(self._ended):
             fired = _fired(entry, value)
@@ -454,14 +454,14 @@ class Timers:
         return self._start + tail + (part(tag.encode()) if tag else END)
 
 
-_INDEXES: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING)
-_BY_CLOCK: Final = int(Kind.PROCESSING)
+_INDEXES: Final = (RowKind.EVENT_HELD, RowKind.EVENT, RowKind.PROCESSING)
+_BY_CLOCK: Final = int(RowKind.PROCESSING)
 _NO_END: Final = b"\xff"
 """No slot ends with this."""
 _PLACE: Final = 10
 """The length of the place of a timer's entry: kind, moment, rank."""
 _SECTION: Final = bytes((Section.TIMER,))
-_KEYED: Final = bytes((Kind.KEYED,))
+_KEYED: Final = bytes((RowKind.KEYED,))
 
 
 def _limit(watermark: Timestamp) -> bytes:

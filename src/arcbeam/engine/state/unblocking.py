@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from arcbeam.engine.rows.keyspace import Kind, time_of
+from arcbeam.engine.rows.keyspace import RowKind, time_of
 from arcbeam.engine.state.residuals import About, due_and_size_of
 from arcbeam.engine.watermarks.clocks import Local
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
@@ -70,5 +70,5 @@ def _release(view: StateView, hold: Hold) -> Release | None:
     if hold.kind is HolderKind.TIMER and hold.owner:
         # The timer's place in its index: the kind of the index, and when it fires.
         place = view.get(hold.owner)
-        return None if place is None else Release(time_of(place[1:9]), by_clock=place[0] == Kind.PROCESSING)
+        return None if place is None else Release(time_of(place[1:9]), by_clock=place[0] == RowKind.PROCESSING)
     return Release(hold.time, by_clock=False) if hold.kind in _AT_THEIR_TIME else None

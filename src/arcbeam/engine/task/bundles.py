@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, EmitPane
-from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import Combined, KeyElements, WindowedElement
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.state.blocked import SideInputWindow
 from arcbeam.engine.state.keyqueue import Late
@@ -159,7 +159,7 @@ class Runner(Protocol):
 
     together: int = 1
 
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         """Process elements of a user key, with access to its state and timers; without keys, the key is empty."""
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
@@ -237,7 +237,7 @@ class Exchange(Protocol):
     def markers(self) -> Sequence[Marker]:
         """Return the markers of the previous level."""
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         """Return the input of a stage in a shard: user keys (empty without keys) and elements; a key may repeat. For a
         source in the first micro-batch of a job: its initial input. For a grouping of accumulators also what they stand
         for, which may come in another shard.

@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.contents import Values
+from arcbeam.engine.grouping.contents import EncodedPaneValues
 from arcbeam.engine.grouping.effects import (
     ClearHold,
     ClearTimer,
@@ -22,14 +22,14 @@ from arcbeam.engine.grouping.effects import (
     SetHold,
     SetTimer,
 )
-from arcbeam.engine.grouping.groupings import Clocks, Combined, Elements, Grouping, Together
+from arcbeam.engine.grouping.groupings import Clocks, Combined, Grouping, KeyElements, UniformElements
 from arcbeam.engine.grouping.passingsessions import PassingSessions
 from arcbeam.engine.grouping.singlepane import ONLY
-from arcbeam.engine.grouping.windowbuffer import MOST_BYTES, MOST_PANES, BufferedPane, Groups, WindowBuffer
+from arcbeam.engine.grouping.windowbuffer import EMITTED_BYTES_MAX, PANES_MAX, BufferedPane, Groups, WindowBuffer
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.protocol.stagekinds import Grouped
-from arcbeam.engine.rows.keyspace import Kind, part, parts, prefix, shown
+from arcbeam.engine.rows.keyspace import RowKind, part, parts, prefix, shown
 from arcbeam.engine.state.keyqueue import KeyQueue
 from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.state.timers import Fired, Timers
@@ -66,7 +66,7 @@ class GroupedLogic(StageLogic):
         number = place.placed.number
         self._place = place
         self._decode = kind.decode
-        space = prefix(Kind.GROUPING, number)
+        space = prefix(RowKind.GROUPING, number)
         self._grouping = Grouping(kind.strategy, place.view, space)
         rules = self._grouping.rules
         self._buffer = WindowBuffer(rules, place.view, space, kind.unpack) if rules.gathers else None
@@ -88,17 +88,17 @@ class GroupedLogic(StageLogic):
             clock = self._place.clock
             self._sessions = PassingSessions(self._grouping, sessions, clock.input, clock.ahead(upstream))
 
-    def timely(self, key: bytes, elements: Elements) -> Elements:
+    def timely(self, key: bytes, elements: KeyElements) -> KeyElements:
         """See `StageLogic`: it has no side inputs, so nothing is blocked."""
         return elements
 
     @override
-    def deliver(self, key: bytes, elements: Elements) -> None:
+    def deliver(self, key: bytes, elements: KeyElements) -> None:
         if self._before is None:
             self._before = self._clocks(self._place.clock.input)
         if self._buffer is not None:
             watermark = self._before.input_watermark
-            if isinstance(elements, Together) and self._buffer.take(key, elements, watermark):
+            if isinstance(elements, UniformElements) and self._buffer.take(key, elements, watermark):
                 return
             elements = self._buffer.take_each(key, elements, watermark)
             if not elements:
@@ -118,7 +118,7 @@ class GroupedLogic(StageLogic):
         if late := sum(count for window, count in combined.windows.items() if watermark > expiry(window)):
             self._place.drop(DropCombined(late))
 
-    def _add(self, key: bytes, elements: Elements, clocks: Clocks) -> None:
+    def _add(self, key: bytes, elements: KeyElements, clocks: Clocks) -> None:
         try:
             effects = self._grouping.add(key, elements, clocks)
         except StateFormatError as e:
@@ -211,7 +211,7 @@ class GroupedLogic(StageLogic):
             place.tally.fired += 1
             waiting += 1
             size += contents.size
-            if waiting >= MOST_PANES or size >= MOST_BYTES or contents.lent is not None:
+            if waiting >= PANES_MAX or size >= EMITTED_BYTES_MAX or contents.lent is not None:
                 waiting = size = 0
                 self._emit()
                 if groups.stored and place.budget.exhausted() and groups.stop_reading():
@@ -284,7 +284,7 @@ class GroupedLogic(StageLogic):
             match effect:
                 case EmitPane():
                     self._panes.append(effect)
-                    if isinstance(effect.contents, Values | BufferedPane):
+                    if isinstance(effect.contents, EncodedPaneValues | BufferedPane):
                         self._pane_bytes += effect.contents.size
                         lends = lends or effect.contents.lent is not None
                 case SetHold():
@@ -306,7 +306,7 @@ class GroupedLogic(StageLogic):
                 case _:
                     assert_never(effect)
         # A lent pane is emitted before the grouping changes the rows that it is in.
-        if len(self._panes) >= MOST_PANES or self._pane_bytes >= MOST_BYTES or lends:
+        if len(self._panes) >= PANES_MAX or self._pane_bytes >= EMITTED_BYTES_MAX or lends:
             self._emit()
 
     def _emit(self) -> None:
@@ -315,7 +315,7 @@ class GroupedLogic(StageLogic):
         if panes:
             self._place.record(self._place.runner.panes(panes))
             for pane in panes:
-                if isinstance(pane.contents, Values | BufferedPane) and pane.contents.lent is not None:
+                if isinstance(pane.contents, EncodedPaneValues | BufferedPane) and pane.contents.lent is not None:
                     pane.contents.lent.release()
 
     def _ordered(self, window: Window) -> bytes:

@@ -10,7 +10,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import KeyElements
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Movable, Restrictions
 from arcbeam.engine.state.residuals import Residuals
@@ -20,10 +20,10 @@ from arcbeam.engine.task.stagecontext import StageContext, StageLogic
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.sizes import threshold
 
-_MOVABLE: Final = threshold(16)
+_MOVABLE_MAX: Final = threshold(16)
 """The maximum of a stage's restrictions that a shard offers to others in each micro-batch: the reports contain them."""
-_MOVABLE_BYTES: Final = threshold(16 << 10, 64)
-_MOST_READY: Final = threshold(1000)
+_MOVABLE_BYTES_MAX: Final = threshold(16 << 10, 64)
+_READY_MAX: Final = threshold(1000)
 """The count of due restrictions ends here: beyond that, there is enough work for all idle tasks."""
 
 
@@ -37,12 +37,12 @@ class PlainLogic(StageLogic):
     def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         pass
 
-    def timely(self, key: bytes, elements: Elements) -> Elements:
+    def timely(self, key: bytes, elements: KeyElements) -> KeyElements:
         """See `StageLogic`: no element is late here."""
         return elements
 
     @override
-    def deliver(self, key: bytes, elements: Elements) -> None:
+    def deliver(self, key: bytes, elements: KeyElements) -> None:
         self._place.record(self._place.runner.process(key, elements))
 
     @override
@@ -101,7 +101,7 @@ class SplittableLogic(PlainLogic):
                 kept = self._place.runner.truncate(restriction)
                 self._residuals.truncate(restriction.id, kept, self._place.now)
 
-    def deliver(self, key: bytes, elements: Elements) -> None:
+    def deliver(self, key: bytes, elements: KeyElements) -> None:
         """Store each element's restriction; during a drain, what truncation leaves of it."""
         place = self._place
         for element in elements:
@@ -159,7 +159,7 @@ class SplittableLogic(PlainLogic):
             return Restrictions()
         movable = tuple(
             Movable(restriction.id, restriction.remainder.size, handed)
-            for restriction, handed in self._residuals.movable(_MOVABLE, _MOVABLE_BYTES)
+            for restriction, handed in self._residuals.movable(_MOVABLE_MAX, _MOVABLE_BYTES_MAX)
         )
         return Restrictions(
             known.live,
@@ -167,5 +167,5 @@ class SplittableLogic(PlainLogic):
             tuple(sorted(known.silent)),
             self._residuals.crowded(),
             movable,
-            self._residuals.ready(self._place.now, _MOST_READY),
+            self._residuals.ready(self._place.now, _READY_MAX),
         )

@@ -14,7 +14,7 @@ from arcbeam.engine.protocol.markers import NO_INPUT, Marker, UpstreamWatermarks
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport, TaskReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Splittable, StageSpec, Stateful
-from arcbeam.engine.rows.keyspace import Kind, after, check_format, prefix, put_format
+from arcbeam.engine.rows.keyspace import RowKind, after, check_format, prefix, put_format
 from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.task.bundles import Budget, BundleResult, Exchange, Shards, SideInputs
 from arcbeam.engine.task.stagecontext import StageContext
@@ -22,7 +22,7 @@ from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks.clocks import Clock, Local, OutputTime, Port, marker_time, output_time
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
-_WAITING: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED)
+_WAITING: Final = (RowKind.EVENT_HELD, RowKind.EVENT, RowKind.PROCESSING, RowKind.SORTED)
 """The indexes of work that waits for its time in a stage with keys."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Combined, Elements
+from arcbeam.engine.grouping.groupings import Combined, KeyElements
 from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions, RunningCounts
@@ -92,10 +92,10 @@ class StageLogic(Protocol):
             upstream: the stage's upstream watermark in this micro-batch: its input watermark once all elements arrived.
         """
 
-    def timely(self, key: bytes, elements: Elements) -> Elements:
+    def timely(self, key: bytes, elements: KeyElements) -> KeyElements:
         """Drop late elements and return the others, before elements may be blocked by a side input."""
 
-    def deliver(self, key: bytes, elements: Elements) -> None:
+    def deliver(self, key: bytes, elements: KeyElements) -> None:
         """Process arrived elements; the watermark has not moved yet. Late ones are dropped."""
 
     def combined(self, combined: Combined) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from arcbeam.engine.grouping.groupings import Combined, Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import Combined, KeyElements, WindowedElement
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Awaited, StageReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
@@ -34,7 +34,7 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TI
 from arcbeam.model.windows import PaneInfo, Window
 from arcbeam.sizes import threshold
 
-_TOGETHER: Final = threshold(1000)
+_UNBLOCKED_MAX: Final = threshold(1000)
 """The maximum of unblocked elements of a key that are passed on together."""
 _COMMIT: Final = SideInputWindow("commit", b"")
 """What elements of a stage with stable input wait for: the commit of the micro-batch in which they arrived."""
@@ -254,7 +254,7 @@ class StageRun:
             for element in self._blocked.take(lot):
                 self._place.tally.unblocked += 1
                 owner, window, value, *pane = sequences.unframed(element.value)
-                if together and (owner != key or len(together) == _TOGETHER):
+                if together and (owner != key or len(together) == _UNBLOCKED_MAX):
                     self._deliver(key, together)
                     together = []
                 key = owner
@@ -262,7 +262,7 @@ class StageRun:
             if together:
                 self._deliver(key, together)
 
-    def _deliver(self, key: bytes, elements: Elements) -> None:
+    def _deliver(self, key: bytes, elements: KeyElements) -> None:
         if self._blocked is None or not self._ports:
             self._work.deliver(key, elements)
             return
@@ -281,7 +281,7 @@ class StageRun:
         if ready:
             self._work.deliver(key, ready)
 
-    def _await_commit(self, key: bytes, elements: Elements) -> None:
+    def _await_commit(self, key: bytes, elements: KeyElements) -> None:
         """Block arrived elements until this micro-batch is committed; the next one processes them in this order."""
         for value, time, windows, pane in self._work.timely(key, elements):
             for window in windows:

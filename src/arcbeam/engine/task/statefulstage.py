@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import DropLate, DropReason
-from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
+from arcbeam.engine.grouping.groupings import KeyElements, UniformElements, WindowedElement
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.protocol.stagekinds import Stateful
-from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, Section, after, part, prefix
+from arcbeam.engine.rows.keyspace import NAME_LIMIT, RowKind, Section, after, part, prefix
 from arcbeam.engine.state.keyqueue import Element, KeyQueue, Late, SortedInput
 from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers, within
@@ -45,7 +45,7 @@ class StatefulLogic(StageLogic):
         self._timers = Timers(place.view, number, kind.families)
         self._ordered = None if kind.in_order is None else SortedInput(place.view, number, kind.in_order)
         self._queue = KeyQueue(self._timers, self._ordered)
-        self._keyed = prefix(Kind.KEYED, number)
+        self._keyed = prefix(RowKind.KEYED, number)
         self._holds = Holds(place.view, number)
         # All event-time timers have fired by the end of their window. After the global window, which ends with the
         # input, no code can read cells: they stay, since removing them would take two more rows for each key.
@@ -65,7 +65,7 @@ class StatefulLogic(StageLogic):
         if self._ordered is None:
             self._timers.expect(self._place.clock.ahead(upstream))
 
-    def deliver(self, key: bytes, elements: Elements) -> None:
+    def deliver(self, key: bytes, elements: KeyElements) -> None:
         """See `StageLogic`; each element in each of its windows, unless the window has expired."""
         if self._ordered is not None:
             watermark = self._late_at()
@@ -77,19 +77,19 @@ class StatefulLogic(StageLogic):
             return
         if live := self.timely(key, elements):
             if self._ends:
-                if isinstance(live, Together) and live.window is not None:
+                if isinstance(live, UniformElements) and live.window is not None:
                     self._await_end(key, live.window)
                 else:
                     for window in dict.fromkeys(window for _, _, windows, _ in live for window in windows):
                         self._await_end(key, window)
             self._record(self._place.runner.process(key, live), None)
 
-    def timely(self, key: bytes, elements: Elements) -> Elements:
+    def timely(self, key: bytes, elements: KeyElements) -> KeyElements:
         """See `StageLogic`: late elements come after their window's expiration or, in order of time, after their
         time.
         """
         watermark = self._late_at()
-        known = elements.window if isinstance(elements, Together) and self._ordered is None else None
+        known = elements.window if isinstance(elements, UniformElements) and self._ordered is None else None
         if known is not None and not passed(watermark, self._expiry(known)):
             return elements
         over: dict[Window, bool] = {}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Combined, Elements
+from arcbeam.engine.grouping.groupings import Combined, KeyElements
 from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.keyqueue import Late
@@ -80,12 +80,12 @@ class TaskStage(OpenStage, Protocol):
             now: the job's time; None: the job's time is the clock that user code sees.
         """
 
-    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         """Return the elements of the stage in a shard, from rows in ascending order of their buckets; see
         `arcbeam.engine.task.bundles.Exchange`.
         """
 
-    def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+    def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, KeyElements]]:
         """Return the elements that a script adds to the stage's output, from encoded values and their timestamps."""
 
     def runner(self, view: StateView, placed: StagePlacement) -> StageRunner:

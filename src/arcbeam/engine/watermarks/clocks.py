@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from arcbeam.engine.rows.keyspace import Kind, moment, prefix, time_of
+from arcbeam.engine.rows.keyspace import RowKind, moment, prefix, time_of
 from arcbeam.engine.watermarks.holds import Hold, Holder, HolderKind, Holds, Side
 from arcbeam.engine.watermarks.observed import Seen
 from arcbeam.engine.watermarks.outlierfilter import UnconfirmedTimes
@@ -135,7 +135,7 @@ class Clock:
 
     def __init__(self, view: StateView, stage: int, outputs: tuple[str, ...], head: Timestamp = MIN_TIMESTAMP) -> None:
         self._view = view
-        self._row = prefix(Kind.CLOCK, stage)
+        self._row = prefix(RowKind.CLOCK, stage)
         self._outputs = outputs
         self._holds = Holds(view, stage, Side.OUTPUT)
         self._pending = Holds(view, stage, Side.INPUT)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from arcbeam.engine.rows.keyspace import (
     END,
     NAME_LIMIT,
-    Kind,
+    RowKind,
     Section,
     after,
     key_shown,
@@ -38,7 +38,7 @@ WINDOW_END: Final = "end of window"
 """The timer family of a window's end, which a grouping sets for all keys, with an empty key. Not a user's family."""
 
 
-_LONGEST_SUBJECT: Final = 60
+_SUBJECT_CHARACTERS_MAX: Final = 60
 """Characters."""
 
 
@@ -144,7 +144,7 @@ class Hold(QuickPickle):
     def subject(self) -> str:
         """The beginning of `about`, in a line."""
         line = " ".join(self.about.split())
-        return line if len(line) <= _LONGEST_SUBJECT else line[: _LONGEST_SUBJECT - 1] + "…"
+        return line if len(line) <= _SUBJECT_CHARACTERS_MAX else line[: _SUBJECT_CHARACTERS_MAX - 1] + "…"
 
     def __str__(self) -> str:
         # The name of a blocked element is that of its side input, as a digest, with its encoded window.
@@ -188,14 +188,14 @@ class Holds:
         self._view = view
         outward = side is Side.OUTPUT
         self._section = bytes((Section.HOLD if outward else Section.PENDING,))
-        self._index = prefix(Kind.HOLDS if outward else Kind.PENDING, stage)
-        self._keyed = prefix(Kind.KEYED, stage)
-        self._free = prefix(Kind.FREE, stage) + self._section
+        self._index = prefix(RowKind.HOLDS if outward else RowKind.PENDING, stage)
+        self._keyed = prefix(RowKind.KEYED, stage)
+        self._free = prefix(RowKind.FREE, stage) + self._section
         self._kind: HolderKind | None = None
         self._name, self._output, self._named, self._holder = "", ALL, name(ALL), b""
         self._window = b""
         self._ending = part(b"", NAME_LIMIT) + self._section
-        others = (Kind.EVENT_HELD, Kind.SORTED) if outward else ()
+        others = (RowKind.EVENT_HELD, RowKind.SORTED) if outward else ()
         self._others = tuple(prefix(kind, stage) for kind in others)
 
     def set(self, holder: Holder, time: Timestamp, output: str = ALL, reported: Timestamp = MIN_TIMESTAMP) -> Timestamp:
@@ -278,7 +278,7 @@ class Holds:
         for row, _ in self._view.scan(self._index, after(self._index)):
             output, _, rest = row[3:].partition(b"\0\1")
             owner = rest[8:]
-            if owner[0] == Kind.KEYED and parts(owner[1:])[2][0] == Section.TIMER:
+            if owner[0] == RowKind.KEYED and parts(owner[1:])[2][0] == Section.TIMER:
                 continue  # a timer's entry: the timer has the row
             stored = self._view.get(owner[:1] + row[1:3] + owner[1:])
             assert stored == rest[:8], f"{_hold(row)} is in the index without its row"
@@ -286,7 +286,7 @@ class Holds:
             entries.add(owner)
         for start in (self._keyed, self._free):
             for row, _ in self._view.scan(start, after(start)):
-                section = row[3:4] if row[0] == Kind.FREE else parts(row[3:])[2][:1]
+                section = row[3:4] if row[0] == RowKind.FREE else parts(row[3:])[2][:1]
                 if section == self._section:
                     assert row[:1] + row[3:] in entries, f"{row!r} is not in the index"
 
@@ -334,7 +334,7 @@ def entry_of(stage: int, time: bytes, owner: bytes) -> bytes:
         time: a `moment`.
         owner: the row that holds: the kind's byte, and its key after the stage.
     """
-    return prefix(Kind.HOLDS, stage) + name(ALL) + time + owner
+    return prefix(RowKind.HOLDS, stage) + name(ALL) + time + owner
 
 
 def _output_of(row: bytes) -> bytes:
@@ -344,20 +344,20 @@ def _output_of(row: bytes) -> bytes:
 
 def _encoded_output(owner: bytes) -> bytes:
     pieces = parts(owner[1:])
-    return pieces[3 if owner[0] == Kind.KEYED else 1]
+    return pieces[3 if owner[0] == RowKind.KEYED else 1]
 
 
 def _hold(row: bytes) -> Hold:
     """Return the hold of an index entry."""
-    if row[0] == Kind.EVENT_HELD:
+    if row[0] == RowKind.EVENT_HELD:
         return _of_timer(time_of(row[3:11]), parts(row[12:]))
-    if row[0] == Kind.SORTED:
+    if row[0] == RowKind.SORTED:
         key = parts(row[19:])[0]
         return Hold(time_of(row[3:11]), HolderKind.SORTED, "", key=key_shown(key))
     output, _, rest = row[3:].partition(b"\0\1")
     time, kind, pieces = time_of(rest[:8]), rest[8], parts(rest[9:])
     owner = rest[8:9] + row[1:3] + rest[9:]
-    if kind == Kind.FREE:
+    if kind == RowKind.FREE:
         holder, user_key = pieces[0][1:], None
     else:
         if pieces[2][0] == Section.TIMER:

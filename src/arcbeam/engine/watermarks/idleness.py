@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from arcbeam.engine.rows.keyspace import Kind, moment, name, prefix, time_of
+from arcbeam.engine.rows.keyspace import RowKind, moment, name, prefix, time_of
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, output_time
 from arcbeam.engine.watermarks.comparison import due
 from arcbeam.engine.watermarks.holds import HolderKind
@@ -48,7 +48,7 @@ def mark_idle(
     ends: list[Timestamp] = []
     for output, after in _patience(observed):
         watermark = output_time(upstream, local, output)
-        end = shifted(_since(view, prefix(Kind.OUTPUT, stage) + name(output), watermark, now), after)
+        end = shifted(_since(view, prefix(RowKind.OUTPUT, stage) + name(output), watermark, now), after)
         if watermark in (MIN_TIMESTAMP, MAX_TIMESTAMP) or _waits(local.outputs[output], watermark):
             continue
         if due(now, end):
@@ -59,7 +59,7 @@ def mark_idle(
         assert observer.idle_after is not None
         root = output_time(upstream, local, output)
         watermark = observed_time(observer.upstream, RootWatermark(root, root), seen)
-        row = prefix(Kind.OUTPUT, stage) + name(output) + name(observer.part)
+        row = prefix(RowKind.OUTPUT, stage) + name(output) + name(observer.part)
         end = shifted(_since(view, row, watermark, now), observer.idle_after)
         # A watermark that is still at the beginning limits others, too.
         if watermark == MAX_TIMESTAMP or (watermark == root and _waits(local.outputs[output], watermark)):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Final
 
-from arcbeam.engine.rows.keyspace import Kind, moment, prefix, time_of
+from arcbeam.engine.rows.keyspace import RowKind, moment, prefix, time_of
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.rows import key_hash
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
@@ -59,7 +59,7 @@ class KeyRangeWatermarks:
 
     def __init__(self, view: StateView, stage: int) -> None:
         self._view = view
-        self._row = prefix(Kind.KEY_RANGES, stage)
+        self._row = prefix(RowKind.KEY_RANGES, stage)
         self._by_shards: dict[int, dict[int, Timestamp]] = {}
         stored = view.get(self._row)
         for each in () if stored is None else unpacked(stored):

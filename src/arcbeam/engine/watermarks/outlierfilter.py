@@ -8,12 +8,12 @@ time that is accepted already, or more than `others` times. All times up to the 
 accepted; earlier times have no further effect. So only that end is stored, and the later times, whose chains are too
 short. Equal times count once: an element that is read twice confirms nothing, nor does a clock that has stopped.
 
-At most `MOST` - 1 times are unconfirmed. With one more, the first of them is accepted. So a stream advances even if
-all its elements are further apart than `jump`.
+At most `UNCONFIRMED_MAX` - 1 times are unconfirmed. With one more, the first of them is accepted. So a stream advances
+even if all its elements are further apart than `jump`.
 
 In other words: the latest accepted time is the first of all times (or the beginning of time) after which there is no
-time within `jump`, no chain of more than `others` times, and fewer than `MOST` times in all. If this holds for some
-times, it holds for a subset. Hence more times only move it forward, and times up to it may be forgotten.
+time within `jump`, no chain of more than `others` times, and fewer than `UNCONFIRMED_MAX` times in all. If this holds
+for some times, it holds for a subset. Hence more times only move it forward, and times up to it may be forgotten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from arcbeam.model.observers import MOST
+from arcbeam.model.observers import UNCONFIRMED_MAX
 from arcbeam.model.timestamps import Timestamp
 
 UnconfirmedTimes = Mapping[str, tuple[Timestamp, ...]]
@@ -60,8 +60,8 @@ def without_outliers(latest: int | None, times: Iterable[int], jump: int, others
         before = time
         if length > others:
             kept = at
-    if len(later) - kept >= MOST:
-        kept = len(later) - MOST + 1
+    if len(later) - kept >= UNCONFIRMED_MAX:
+        kept = len(later) - UNCONFIRMED_MAX + 1
         while kept < len(later) and later[kept] - later[kept - 1] <= jump:
             kept += 1
     if kept:

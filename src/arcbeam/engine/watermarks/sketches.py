@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 from arcbeam.errors import SetupError
 from arcbeam.model.timestamps import Timestamp
 
-_SIZE: Final = 100
+_SKETCH_SIZE: Final = 100
 """The size parameter of a sketch: 2 kB, however many times it contains."""
-GENERATION: Final = 10_000
+TIMES_MAX: Final = 10_000
 """The maximum number of times in a sketch. Then a new sketch begins, and the older of the two is dropped."""
 
 
@@ -54,7 +54,7 @@ def with_more(recent: Recent | None, more: Iterable[bytes]) -> Recent:
     """Return the recent times with those of a micro-batch; the order of its shards has no effect."""
     older, newer = recent or Recent(b"", b"")
     sketch = _opened(newer)
-    if sketch.get_total_weight() >= GENERATION:
+    if sketch.get_total_weight() >= TIMES_MAX:
         older, sketch = newer, _opened(b"")
     for each in sorted(more):
         sketch.merge(_opened(each))
@@ -83,7 +83,7 @@ def _opened(data: bytes) -> Any:
             f"an observed quantile needs the package datasketches, which {sys.executable} does not have",
             "install it for the driver and for all workers",
         ) from error
-    return tdigest_double.deserialize(data) if data else tdigest_double(_SIZE)
+    return tdigest_double.deserialize(data) if data else tdigest_double(_SKETCH_SIZE)
 
 
 def _closed(sketch: Any) -> bytes:

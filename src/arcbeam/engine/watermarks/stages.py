@@ -43,7 +43,7 @@ class StageFlow:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class WatermarkTimes:
     """The watermarks of all stages at one commit.
 
     Attributes:
@@ -84,7 +84,7 @@ class Times:
             return self.upstream.get(stage.name, MIN_TIMESTAMP)
         return self.upstream_of(stage.name, (self.outputs.get(port, MIN_TIMESTAMP) for port in stage.inputs))
 
-    def check_after(self, before: Times) -> None:
+    def check_after(self, before: WatermarkTimes) -> None:
         """Check that no watermark has decreased.
 
         Raises:
@@ -160,12 +160,12 @@ class Watermarks:
         ValueError: a stage reads an output that no earlier stage has, or two stages have the same name.
     """
 
-    def __init__(self, stages: Iterable[StageFlow], committed: Times | None = None) -> None:
+    def __init__(self, stages: Iterable[StageFlow], committed: WatermarkTimes | None = None) -> None:
         self._stages: dict[str, StageFlow] = {}
         self._locals: dict[tuple[str, int], Local] = {}
         self._inputs: dict[str, Timestamp] = {}
         self._outputs: dict[Port, Timestamp] = {}
-        committed = committed or Times()
+        committed = committed or WatermarkTimes()
         self._committed = committed
         self._seen, self._recent = committed.seen, committed.recent
         self._unconfirmed = dict(committed.unconfirmed)
@@ -204,7 +204,7 @@ class Watermarks:
             raise ValueError(f"stage {stage!r} has {shards} shards: there is no shard {shard}")
         self._locals[stage, shard] = local
 
-    def advance(self) -> Times:
+    def advance(self) -> WatermarkTimes:
         """Move all watermarks as far as possible; return them."""
         observed: dict[Port, RootWatermark] = {}
         sketches: dict[str, list[bytes]] = {}
@@ -249,10 +249,12 @@ class Watermarks:
             self._outputs[port] = max(self._outputs[port], there)
         return self.times()
 
-    def times(self) -> Times:
+    def times(self) -> WatermarkTimes:
         """Return the current watermarks, and what was seen."""
         upstream = {stage: self.upstream(stage) for stage in self._stages}
-        return Times(dict(self._inputs), dict(self._outputs), upstream, self._seen, self._recent, self._unconfirmed)
+        return WatermarkTimes(
+            dict(self._inputs), dict(self._outputs), upstream, self._seen, self._recent, self._unconfirmed
+        )
 
     def _share(self, roots: Mapping[Port, RootWatermark]) -> None:
         """Advance the observers that share what they see, by the watermarks at the roots of their stages."""

@@ -20,7 +20,7 @@ from apache_beam.portability.api import endpoints_pb2
 from arcbeam.errors import SubmitterLostError
 from arcbeam.fnapi.lost import SdkWorkerLostError
 
-_SECONDS: Final = 30.0
+_CALL_SECONDS_MAX: Final = 30.0
 """For a call. A service that starts a process answers before the worker is ready."""
 _CONNECT_SECONDS: Final = 2.0
 
@@ -55,7 +55,7 @@ def start(payload: Any, worker: str, address: str, restart: str = "") -> None:
     )
     try:
         with grpc.insecure_channel(url) as channel:
-            response = fn_grpc.BeamFnExternalWorkerPoolStub(channel).StartWorker(request, timeout=_SECONDS)
+            response = fn_grpc.BeamFnExternalWorkerPoolStub(channel).StartWorker(request, timeout=_CALL_SECONDS_MAX)
     except grpc.RpcError as e:
         if restart and e.code() is grpc.StatusCode.UNAVAILABLE and _is_closed(url):
             raise SubmitterLostError(
@@ -100,4 +100,4 @@ def stop(payload: Any, worker: str) -> None:
     """Stop a worker, if its service still runs."""
     with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(payload.endpoint.url) as channel:
         request = fn_pb.StopWorkerRequest(worker_id=worker)
-        fn_grpc.BeamFnExternalWorkerPoolStub(channel).StopWorker(request, timeout=_SECONDS)
+        fn_grpc.BeamFnExternalWorkerPoolStub(channel).StopWorker(request, timeout=_CALL_SECONDS_MAX)

@@ -24,7 +24,7 @@ from arcbeam.fnapi.lost import ProcessEnd
 from arcbeam.secrets import redacted
 
 _LOG = logging.getLogger("arcbeam.sdk")
-_SECONDS: Final = 10.0
+_STOP_SECONDS_MAX: Final = 10.0
 """For the end of a process after the request, before it is killed. Its supervisor needs a part of it."""
 
 
@@ -99,6 +99,6 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             self._supervisor.stdin.close()
         try:
-            self._supervisor.wait(_SECONDS)
+            self._supervisor.wait(_STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             self._supervisor.kill()

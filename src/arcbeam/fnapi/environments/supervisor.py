@@ -18,7 +18,7 @@ import sys
 import threading
 from pathlib import Path
 
-_SECONDS = 5.0
+_STOP_SECONDS_MAX = 5.0
 """From the request to end until everything is killed."""
 _PR_SET_PDEATHSIG = 1
 
@@ -54,7 +54,7 @@ def _end_with_input(child: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         os.killpg(child.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(_SECONDS)
+        child.wait(_STOP_SECONDS_MAX)
     _kill(child.pid)
 
 

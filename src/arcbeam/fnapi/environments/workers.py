@@ -19,7 +19,7 @@ from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.provision import Provision
 from arcbeam.fnapi.service.server import server_here
 
-_SECONDS: Final = 180.0
+_CONNECT_SECONDS_MAX: Final = 180.0
 """From the start of a worker until it must have connected. It may have to install packages first."""
 
 
@@ -78,7 +78,7 @@ class Workers:
                 proto, connection.worker, server.address, connection.process_ended, provision.restart
             )
             connection.set_output(worker.started.last_lines, process=starting.has_process(proto))
-            connection.connected(_SECONDS)
+            connection.connected(_CONNECT_SECONDS_MAX)
         except SdkWorkerLostError as e:
             ended = starting.is_program(proto) and connection.is_lost
             self._stop(worker)

@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 
-from arcbeam.fnapi.lost import Account, ProcessEnd, SdkWorkerLostError
-from arcbeam.fnapi.service.instruction import Arrival, Instruction, Output, Responded, StateRequested
-from arcbeam.fnapi.service.workerend import GIVES_UP, OUTPUT_SECONDS, SECONDS, WorkerEnd
+from arcbeam.fnapi.lost import ProcessEnd, SdkWorkerLostError, WorkerAccount
+from arcbeam.fnapi.service.instruction import Incoming, Instruction, Output, Responded, StateRequested
+from arcbeam.fnapi.service.workerend import EXIT_SECONDS_MAX, GIVES_UP, OUTPUT_SECONDS, WorkerEnd
 from arcbeam.sizes import threshold
 
-_MOST_UNSENT: Final = threshold(16 << 20)
+_UNSENT_BYTES_MAX: Final = threshold(16 << 20)
 """Bytes of input that may wait for the worker."""
 _BOTH: Final = "it has put out elements of one bundle on its data stream and also in its response"
 
 
-class Stream(Enum):
+class WorkerStream(Enum):
     """A stream of a worker. Each is opened once, and a worker that has ended one of them is lost."""
 
     CONTROL = "control"
@@ -63,7 +63,7 @@ class Connection:
         self._unsent: deque[Any] = deque()
         self._unsent_bytes = 0
         self._answers: deque[Any] = deque()
-        self._streams: set[Stream] = set()
+        self._streams: set[WorkerStream] = set()
         self._closed = False
         self._lost = ""
         self._end = WorkerEnd()
@@ -79,8 +79,8 @@ class Connection:
             SdkWorkerLostError: it does not come in time.
         """
         with self._changed:
-            self._changed.wait_for(lambda: Stream.CONTROL in self._streams or self._lost, seconds)
-            if Stream.CONTROL not in self._streams:
+            self._changed.wait_for(lambda: WorkerStream.CONTROL in self._streams or self._lost, seconds)
+            if WorkerStream.CONTROL not in self._streams:
                 late = "" if self._lost else f"the SDK worker of {self.name} did not connect within {seconds:g} s"
                 raise SdkWorkerLostError(str(self._account(late)))
             problem = self._problem()
@@ -119,7 +119,7 @@ class Connection:
             if isinstance(arrival, StateRequested):
                 self._answer_late(arrival.request)
 
-    def send(self, bundle: Instruction, message: Any, took: Callable[[Arrival], None]) -> None:
+    def send(self, bundle: Instruction, message: Any, took: Callable[[Incoming], None]) -> None:
         """Send input of a bundle. While too much waits for the worker, take what arrives for the bundle.
 
         SUBTLE: a worker that waits for room to send does not read. If the task only waited for room, too, neither would
@@ -156,7 +156,7 @@ class Connection:
 
     def has_room(self) -> bool:
         """Return whether more may wait for the worker."""
-        return self._unsent_bytes <= _MOST_UNSENT
+        return self._unsent_bytes <= _UNSENT_BYTES_MAX
 
     def ask(self, **request: Any) -> Any:
         """Send a request that is no bundle; return its response.
@@ -172,7 +172,7 @@ class Connection:
     def ask_during(
         self,
         bundle: Instruction | None,
-        took: Callable[[Arrival], None],
+        took: Callable[[Incoming], None],
         is_moot: Callable[[], bool] = lambda: False,
         **request: Any,
     ) -> Any:
@@ -227,7 +227,7 @@ class Connection:
 
     # For the server's threads.
 
-    def claim(self, stream: Stream) -> bool:
+    def claim(self, stream: WorkerStream) -> bool:
         """Take a stream of the worker; return False if there was one before.
 
         SUBTLE: two streams of a kind would each get some of the messages.
@@ -356,7 +356,7 @@ class Connection:
         """Set what returns the last lines of the worker's output, and whether the end of a process will be known."""
         self._end.output, self._end.has_process = output, process
 
-    def _account(self, instead: str = "") -> Account:
+    def _account(self, instead: str = "") -> WorkerAccount:
         """Return what is known of the worker's end.
 
         Args:
@@ -365,7 +365,7 @@ class Connection:
         with self._changed:
             if self._lost:
                 # The streams end first, then the process, and what it has logged is read last.
-                self._changed.wait_for(self._end.is_complete, SECONDS)
+                self._changed.wait_for(self._end.is_complete, EXIT_SECONDS_MAX)
                 # SUBTLE: its output was written before, but comes by another way.
                 self._changed.wait_for(lambda: False, OUTPUT_SECONDS)
             how = self._end.how() if self._lost else ""
@@ -373,7 +373,7 @@ class Connection:
             is_same = process is not None and (process.why, process.how) == (self._lost, how)
             why = f"{how} ({self._lost})" if how and not is_same else self._lost
             why = instead or f"the SDK worker of {self.name} is gone: {why}"
-            return Account(why, self._end.last_lines(), how, self._running, self._idle)
+            return WorkerAccount(why, self._end.last_lines(), how, self._running, self._idle)
 
 
 def _outputs(elements: Any) -> Iterator[tuple[str, Output]]:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from arcbeam.sizes import threshold
 
-_MOST_WAITING: Final = threshold(16 << 20)
+_HELD_BYTES_MAX: Final = threshold(16 << 20)
 """Bytes of outputs that may wait for the task's thread. Then the worker's stream is not read, so the worker waits."""
 
 
@@ -58,7 +58,7 @@ class StateRequested:
     request: Any
 
 
-Arrival = Output | Responded | StateRequested
+Incoming = Output | Responded | StateRequested
 
 
 class Watching(Protocol):
@@ -101,12 +101,12 @@ class Instruction:
         self.id, self.kind = id, kind
         self.has_response = self.has_output = self.is_embedded = False
         self._changed, self._problem = changed, problem
-        self._arrived: deque[Arrival] = deque()
+        self._arrived: deque[Incoming] = deque()
         self._bytes = 0
         self._open = True
         self._watch: Watching | None = None
 
-    def add(self, arrival: Arrival) -> bool:
+    def add(self, arrival: Incoming) -> bool:
         """Add an arrival, for the task's thread. Waits while too much waits already.
 
         Returns:
@@ -116,7 +116,7 @@ class Instruction:
             self.has_response = self.has_response or isinstance(arrival, Responded)
             if isinstance(arrival, Output):
                 self.has_output = True
-                while self._open and self._bytes > _MOST_WAITING:
+                while self._open and self._bytes > _HELD_BYTES_MAX:
                     self._changed.wait()
                 self._bytes += len(arrival.data)
             if self._open:
@@ -132,7 +132,7 @@ class Instruction:
         """Return the names of the transforms of which one runs, if that is known."""
         return () if self._watch is None else self._watch.may_run()
 
-    def take(self, until: Callable[[], bool], seconds: float | None = None) -> list[Arrival]:
+    def take(self, until: Callable[[], bool], seconds: float | None = None) -> list[Incoming]:
         """Return what has arrived. If that is nothing, wait for something, or until a condition is true.
 
         Args:
@@ -181,7 +181,7 @@ class Instruction:
         """Drop what arrives later; the caller has the lock. What has arrived can still be taken."""
         self._open = False
 
-    def close(self) -> list[Arrival]:
+    def close(self) -> list[Incoming]:
         """End the task's interest: what still arrives is dropped. Return what was not taken."""
         with self._changed:
             self._open = False

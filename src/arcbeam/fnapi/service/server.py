@@ -25,7 +25,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.utils.thread_pool_executor import UnboundedThreadPoolExecutor
 from typing_extensions import override
 
-from arcbeam.fnapi.service.connection import Connection, Stream
+from arcbeam.fnapi.service.connection import Connection, WorkerStream
 from arcbeam.fnapi.service.provision import Provision, chunks
 from arcbeam.fnapi.service.workerlogs import WorkerLog
 from arcbeam.model import texts
@@ -105,7 +105,7 @@ class Server:
         # A service or a container may run its workers as another user.
         return provided[1].urn != common_urns.environments.PROCESS.urn or is_own_process(peer, self._port)
 
-    def claimed(self, context: Any, stream: Stream) -> Connection:
+    def claimed(self, context: Any, stream: WorkerStream) -> Connection:
         """Return the connection of a stream, like `connection_of`; abort the stream if it is the second of its kind."""
         connection = self.connection_of(context)
         if not connection.claim(stream):
@@ -158,7 +158,7 @@ class _Control(fn_grpc.BeamFnControlServicer):  # type: ignore[misc]  # Beam is 
 
     @override
     def Control(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
-        connection = self._server.claimed(context, Stream.CONTROL)
+        connection = self._server.claimed(context, WorkerStream.CONTROL)
         _reading(request_iterator, connection.responded, lambda: connection.end("its control stream ended"))
         yield from connection.requests()
 
@@ -176,7 +176,7 @@ class _Data(fn_grpc.BeamFnDataServicer):  # type: ignore[misc]  # Beam is untype
 
     @override
     def Data(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
-        connection = self._server.claimed(context, Stream.DATA)
+        connection = self._server.claimed(context, WorkerStream.DATA)
         _reading(request_iterator, connection.received, lambda: connection.end("its data stream ended"))
         yield from connection.input()
 
@@ -187,7 +187,7 @@ class _State(fn_grpc.BeamFnStateServicer):  # type: ignore[misc]  # Beam is unty
 
     @override
     def State(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
-        connection = self._server.claimed(context, Stream.STATE)
+        connection = self._server.claimed(context, WorkerStream.STATE)
         _reading(request_iterator, connection.asked, lambda: connection.end("its state stream ended"))
         yield from connection.answers()
 

@@ -15,11 +15,11 @@ from arcbeam.fnapi.lost import ProcessEnd
 
 GIVES_UP: Final = "Completing background processes"
 """SUBTLE: what Beam's boot programs log after their last error. They end 15 s later."""
-SECONDS: Final = 2.0
+EXIT_SECONDS_MAX: Final = 2.0
 """For the rest, after the worker's streams have ended."""
 OUTPUT_SECONDS: Final = 0.2
 """For its output, after its end."""
-_ENTRIES: Final = 4
+_ENTRIES_MAX: Final = 4
 """Warnings and errors that are kept."""
 _RECENT_SECONDS: Final = 60.0
 """Earlier errors are probably not the cause."""
@@ -43,7 +43,7 @@ class WorkerEnd:
         self.has_process = True
         self.output: Callable[[], Iterable[str]] = tuple
         self.logs, self.gave_up = 0, False
-        self._logged: deque[tuple[float, str]] = deque(maxlen=_ENTRIES)
+        self._logged: deque[tuple[float, str]] = deque(maxlen=_ENTRIES_MAX)
         self._how = ""
 
     def logged(self, text: str, *, by_boot: bool) -> None:

@@ -29,7 +29,7 @@ _LEVELS = {
 }
 
 
-_MOST: Final = threshold(2000)
+_ENTRIES_MAX: Final = threshold(2000)
 """Entries of a worker in an interval; warnings and errors have as many of their own."""
 _INTERVAL_SECONDS: Final = 10.0
 
@@ -63,7 +63,7 @@ class WorkerLog:
 
     def end(self) -> None:
         """End the log: report what was left out."""
-        left_out = sum(max(0, count - _MOST) for count in self._counts.values())
+        left_out = sum(max(0, count - _ENTRIES_MAX) for count in self._counts.values())
         self._counts = {False: 0, True: 0}
         if left_out:
             _LOG.warning("%s: %d more log entries were left out: it logs too much", self._who, left_out)
@@ -74,4 +74,4 @@ class WorkerLog:
             self.end()
             self._began = now
         self._counts[urgent] += 1
-        return self._counts[urgent] <= _MOST
+        return self._counts[urgent] <= _ENTRIES_MAX

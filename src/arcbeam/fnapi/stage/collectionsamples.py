@@ -19,7 +19,7 @@ from arcbeam.fnapi.stage.sinks import WholeSink
 from arcbeam.fnapi.wire.incoming import WholeElements
 from arcbeam.fnapi.wire.skipping import UnknownCoderError, skipper
 from arcbeam.fnapi.wire.times import from_millis
-from arcbeam.harness.bundle.samples import MOST, record
+from arcbeam.harness.bundle.samples import SAMPLES_MAX, record
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.model.plan import RemotePort, Stage
 
@@ -47,7 +47,7 @@ class SampledCollection(WholeSink):
     @property
     def missing(self) -> int:
         """How many more elements are wanted."""
-        return MOST - len(self.kept)
+        return SAMPLES_MAX - len(self.kept)
 
     def output(self, output: Output) -> None:
         """Take an output of the worker that is only for samples.

@@ -22,12 +22,12 @@ from typing_extensions import override
 from arcbeam.fnapi.descriptors import SOURCE, has_restrictions, is_port, sink_of
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
-from arcbeam.fnapi.service.instruction import Arrival, Instruction, Responded, StateRequested
+from arcbeam.fnapi.service.instruction import Incoming, Instruction, Responded, StateRequested
 from arcbeam.fnapi.stage.collectionsamples import CollectionSamples, SampledCollection
 from arcbeam.fnapi.stage.keybatch import KeyBatch
 from arcbeam.fnapi.stage.largegroups import LargeGroups
 from arcbeam.fnapi.stage.shortids import ShortIds
-from arcbeam.fnapi.stage.sinks import BlockSink, Sink, TimerSink
+from arcbeam.fnapi.stage.sinks import BlockSink, OutputSink, WorkerTimerSink
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.watch import Watch
 from arcbeam.fnapi.stage.workererrors import Named, error_in, names_in
@@ -119,7 +119,7 @@ class RemoteOperation(StandIn):
             for n, tag in enumerate(self._tags)
         }
         self._timers = {
-            family: TimerSink(descriptor.coders, id, coders.get_by_id(id)) for family, id in remote.timers.items()
+            family: WorkerTimerSink(descriptor.coders, id, coders.get_by_id(id)) for family, id in remote.timers.items()
         }
         self._encode_timer = {
             family: coders.get_by_id(id).get_impl().encode_nested for family, id in remote.timers.items()
@@ -232,7 +232,7 @@ class RemoteOperation(StandIn):
             self._encode_timer[transform, family](timer_in_millis(timer))
         )
 
-    def _took(self, arrival: Arrival) -> None:
+    def _took(self, arrival: Incoming) -> None:
         if isinstance(arrival, Responded):
             if arrival.response.error:
                 raise error_in(arrival.response.error, self.name_context.step_name, self.names)
@@ -269,7 +269,7 @@ class RemoteOperation(StandIn):
     def _ended(self) -> bool:
         return self._response is not None and all(sink.ended for sink in self._all_sinks())
 
-    def _all_sinks(self) -> Iterator[Sink]:
+    def _all_sinks(self) -> Iterator[OutputSink]:
         yield from (sink for _, sink in self._sinks.values())
         yield from self._timers.values()
         yield from () if self._samples is None else self._samples.inner.values()

@@ -30,10 +30,10 @@ from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.workererrors import error_in
 from arcbeam.harness.bundle.processor import StageProcessor
-from arcbeam.harness.bundle.splitting import MAX_PIECES
+from arcbeam.harness.bundle.splitting import PIECES_MAX
 from arcbeam.harness.streaming.restrictions import (
     PATIENCE_SECONDS,
-    Restrictions,
+    StageRestrictions,
     due_of,
     promised,
     result_of,
@@ -43,9 +43,9 @@ from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import Timestamp
 
 _LOG = logging.getLogger("arcbeam.splitting")
-_LOOK_SECONDS: Final = 0.01
+_CHECK_SECONDS: Final = 0.01
 """Seconds between two checks of the running restriction."""
-_LONGEST_WAIT: Final = 5.0
+_CHECKPOINT_SECONDS_MAX: Final = 5.0
 """Seconds between two requests for a checkpoint, at most."""
 _NUDGES: Final = (0.0, 1 / 64, 1 / 8, 1 / 2)
 """Fractions of the rest to keep, tried in this order: not every tracker can stop exactly at its position."""
@@ -54,7 +54,7 @@ _TRUNCATES: Final = common_urns.sdf_components.TRUNCATE_SIZED_RESTRICTION.urn
 _WORK: Final = (monitoring_infos.WORK_COMPLETED_URN, monitoring_infos.WORK_REMAINING_URN)
 
 
-class RemoteRestrictions(Restrictions):
+class RemoteRestrictions(StageRestrictions):
     """The restrictions of a stage.
 
     Args:
@@ -112,8 +112,8 @@ class RemoteRestrictions(Restrictions):
         bundles.close()
         bundles.open()
         operation.take_encoded(remainder.element)
-        running = _Running(self._step, operation, budget, 1 if self.endless else min(pieces, MAX_PIECES), self)
-        operation.complete(running.look, _LOOK_SECONDS)
+        running = _Running(self._step, operation, budget, 1 if self.endless else min(pieces, PIECES_MAX), self)
+        operation.complete(running.look, _CHECK_SECONDS)
         response = operation.response
         made = self.made(operation.infos(response))
         bundles.elements += 1
@@ -196,7 +196,7 @@ class _Running:
         self.is_untouched = False
         self._first: dict[str, bytes] | None = None
         self._progressed = self._refuses = False
-        self._next_try, self._wait = 0.0, _LOOK_SECONDS
+        self._next_try, self._wait = 0.0, _CHECK_SECONDS
         self._overdue_since: float | None = None
         self._warn_after = PATIENCE_SECONDS
 
@@ -212,7 +212,7 @@ class _Running:
             if self._progressed:
                 self._take_the_rest()
             self._next_try = time.monotonic() + self._wait
-            self._wait = min(2 * self._wait, _LONGEST_WAIT)
+            self._wait = min(2 * self._wait, _CHECKPOINT_SECONDS_MAX)
         if now - self._overdue_since >= self._warn_after:
             self._warn_after *= 2
             why = "cannot be stopped" if self._progressed else "shows no progress"

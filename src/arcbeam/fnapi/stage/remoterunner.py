@@ -12,7 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import EmitPane
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import KeyElements
 from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.state.residuals import Restriction
@@ -23,7 +23,7 @@ from arcbeam.fnapi.stage.keybatch import KeyBatch
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.elements import PaneValues
-from arcbeam.harness.streaming.restrictions import Restrictions
+from arcbeam.harness.streaming.restrictions import StageRestrictions
 from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.harness.streaming.stageparts import StageParts
 from arcbeam.model.interfaces import StateView
@@ -49,7 +49,7 @@ class RemoteRunner(StreamingRunner):
         view: StateView,
         placed: StagePlacement,
         clock: TaskClock | None,
-        restrictions: Restrictions | None,
+        restrictions: StageRestrictions | None,
         key_batch: KeyBatch | None,
         groups: EncodedGroups | None = None,
     ) -> None:
@@ -60,7 +60,7 @@ class RemoteRunner(StreamingRunner):
             key_batch.clear()
 
     @override
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         if self._key_batch is not None:
             self._join(self._key_batch, key)
         return super().process(key, elements)

@@ -27,7 +27,7 @@ from arcbeam.fnapi.stage.remoterestrictions import RemoteRestrictions
 from arcbeam.fnapi.stage.remoterunner import RemoteRunner
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.windowcalls import WindowCalls
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.stagecode import EmbeddedCode, StageCode
 from arcbeam.harness.streaming.stageparts import StageParts
@@ -41,7 +41,7 @@ remoteoperation.register()
 
 
 def open_with_workers(
-    stage: Stage, settings: Settings, workers: StageWorkers, *, sampled: bool = False
+    stage: Stage, settings: TaskSettings, workers: StageWorkers, *, sampled: bool = False
 ) -> StreamingStage:
     """Open a stage that has a part for a worker, or whose windows are merged in a worker.
 

@@ -17,7 +17,7 @@ from typing_extensions import override
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.instruction import Output
 from arcbeam.fnapi.wire.incoming import WholeElements
-from arcbeam.fnapi.wire.runs import Run, Runs
+from arcbeam.fnapi.wire.runs import ElementRun, Runs
 from arcbeam.fnapi.wire.skipping import CutShortError, Skip, skipper
 from arcbeam.fnapi.wire.skippingmany import skipper_of_many
 from arcbeam.fnapi.wire.times import from_millis
@@ -27,7 +27,7 @@ from arcbeam.harness.encoding.windowcoder import WindowTuples
 from arcbeam.harness.operations.encodedpairs import EncodedPairs, PairLayout
 
 
-class Sink(ABC):
+class OutputSink(ABC):
     """An output of the worker.
 
     Attributes:
@@ -62,7 +62,7 @@ class Sink(ABC):
             raise SdkWorkerLostError(f"the SDK worker continues an output of {output.transform!r} that it has ended")
 
 
-class BlockSink(Sink):
+class BlockSink(OutputSink):
     """An output of elements.
 
     Args:
@@ -94,7 +94,7 @@ class BlockSink(Sink):
         """
         self._check(output)
         for part in self._runs.of(output.data):
-            yield from_millis(self._block(part) if isinstance(part, Run) else Block.of(self._elements(part)))
+            yield from_millis(self._block(part) if isinstance(part, ElementRun) else Block.of(self._elements(part)))
         if output.last:
             self.end()
 
@@ -103,7 +103,7 @@ class BlockSink(Sink):
     def _stream(self) -> Runs:
         return self._runs
 
-    def _block(self, run: Run) -> Block:
+    def _block(self, run: ElementRun) -> Block:
         if run.stamp != self._stamp:
             # The next run usually has the same one; blocks are compared by identity.
             stream = create_InputStream(run.stamp)
@@ -135,7 +135,7 @@ def _pairs(protos: Any, id: str, coder: Any) -> PairLayout | None:
     return PairLayout.of(coder, skipper_of_many(protos, pair.component_coder_ids[0]))
 
 
-class WholeSink(Sink):
+class WholeSink(OutputSink):
     """An output whose elements are cut one by one.
 
     Args:
@@ -157,7 +157,7 @@ class WholeSink(Sink):
         return self._whole
 
 
-class TimerSink(WholeSink):
+class WorkerTimerSink(WholeSink):
     """Timers that the worker sets and clears.
 
     Args:

@@ -23,7 +23,7 @@ from arcbeam.fnapi.wire.skipping import CutShortError, skipper
 from arcbeam.harness.bundle.workerwindows import Merges
 from arcbeam.sizes import cache_size
 
-_MOST_KNOWN = cache_size(10_000)
+_KNOWN_MAX = cache_size(10_000)
 _GLOBAL = coders.GlobalWindowCoder()
 
 
@@ -62,7 +62,7 @@ class WindowCalls:
             these = frozenset(windows)
             found = known.get(these)
             if found is None:
-                if len(known) > _MOST_KNOWN:
+                if len(known) > _KNOWN_MAX:
                     known.clear()
                 _, answer = ask(windows)
                 found = known[these] = [(result, list(replaced)) for result, replaced in answer]

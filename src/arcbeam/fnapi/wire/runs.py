@@ -19,12 +19,12 @@ from arcbeam.fnapi.wire.skippingmany import skipper_of_many
 from arcbeam.fnapi.wire.times import TIME, micros_of
 from arcbeam.sizes import threshold
 
-_STEP: Final = threshold(128 << 10, 200)
+_STEP_BYTES_MAX: Final = threshold(128 << 10, 200)
 """Most bytes in which a run is looked for. It is not longer than that."""
-_SHORTEST_STEP: Final = threshold(16 << 10, 50)
-_FEWEST: Final = threshold(16, 2)
+_STEP_BYTES_MIN: Final = threshold(16 << 10, 50)
+_ELEMENTS_MIN: Final = threshold(16, 2)
 """Elements of a run; fewer are cut one by one."""
-_LEAST: Final = threshold(8)
+_SHARE_MIN: Final = threshold(8)
 """The part of a step that a run must be, as its divisor; after a shorter one, steps are shorter."""
 
 
@@ -32,7 +32,7 @@ _FIRST: Final = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ElementRun:
     """Elements that share windows and pane.
 
     Attributes:
@@ -71,9 +71,9 @@ class Runs:
     def begin(self) -> None:
         """Begin another stream."""
         self._rest = b""
-        self._step = _STEP
+        self._step = _STEP_BYTES_MAX
 
-    def of(self, message: bytes) -> Iterator[Run | bytes]:
+    def of(self, message: bytes) -> Iterator[ElementRun | bytes]:
         """Yield all elements that are complete with this message, in order: runs, and others as they are encoded."""
         data = self._rest + message if self._rest else message
         at, size = 0, len(data)
@@ -85,15 +85,15 @@ class Runs:
                 run, length = found
                 yield run
                 at += length
-                if length >= len(part) // _LEAST:
-                    self._step = min(2 * step, _STEP)
+                if length >= len(part) // _SHARE_MIN:
+                    self._step = min(2 * step, _STEP_BYTES_MAX)
                     continue
-            self._step = max(step // 4, _SHORTEST_STEP)
-            if found is None or step <= _SHORTEST_STEP:
+            self._step = max(step // 4, _STEP_BYTES_MIN)
+            if found is None or step <= _STEP_BYTES_MIN:
                 end = self._after_step(data, at)
                 if end > at:
                     yield data[at:end]
-                if end < min(size, at + _SHORTEST_STEP):
+                if end < min(size, at + _STEP_BYTES_MIN):
                     self._rest = data[end:]
                     return
                 at = end
@@ -110,7 +110,7 @@ class Runs:
 
     def _after_step(self, data: bytes, at: int) -> int:
         """Return the place after the elements that begin in the shortest step, or of the first that is not whole."""
-        skip, end = self._skip, min(len(data), at + _SHORTEST_STEP)
+        skip, end = self._skip, min(len(data), at + _STEP_BYTES_MIN)
         try:
             while at < end:
                 at = skip(data, at)
@@ -118,7 +118,7 @@ class Runs:
             pass
         return at
 
-    def _run(self, part: bytes) -> tuple[Run, int] | None:
+    def _run(self, part: bytes) -> tuple[ElementRun, int] | None:
         """Return the run at the beginning, and its length in bytes; None if it is short."""
         try:
             head = self._skip_stamp(part, TIME)
@@ -152,7 +152,7 @@ class Runs:
                 count += 1
             except CutShortError:
                 pass
-        if count < _FEWEST:
+        if count < _ELEMENTS_MIN:
             return None
         if times:
             micros: int | list[int] = micros_of(b"".join((before, *(each[-TIME:] for each in pieces[: count - 1]))))
@@ -160,7 +160,7 @@ class Runs:
             (micros,) = micros_of(part[:TIME])
         del values[count:]
         joined = b"".join(values)
-        return Run(count, micros, stamp, joined, ends[:count]), len(joined) + count * head
+        return ElementRun(count, micros, stamp, joined, ends[:count]), len(joined) + count * head
 
     def _whole(self, values: list[bytes]) -> tuple[NDArray[np.int64], int]:
         """Return the place after each value, and how many of the first values are whole."""

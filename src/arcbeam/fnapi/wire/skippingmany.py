@@ -24,9 +24,9 @@ What is not a whole value does not end where the next one begins, nor where the 
 """
 
 _CODERS = common_urns.coders
-_MOST_IN_LENGTH: Final = threshold(4)
+_LENGTH_BYTES_MAX: Final = threshold(4)
 """Bytes of a length that is read in columns: with more of them, numbers could overflow."""
-_MOST_IN_VARINT: Final = threshold(10)
+_VARINT_BYTES_MAX: Final = threshold(10)
 
 
 def skipper_of_many(coders: Mapping[str, Any], id: str) -> SkipMany:
@@ -82,7 +82,7 @@ def _bytes_at(data: bytes, at: Positions) -> Positions:
 
 def _skip_varints(data: bytes, at: Positions) -> Positions:
     after, more = at, np.ones(len(at), np.bool_)
-    for n in range(_MOST_IN_VARINT):
+    for n in range(_VARINT_BYTES_MAX):
         after = after + more
         more &= _bytes_at(data, at + n) >= 0x80
         if not more.any():
@@ -94,7 +94,7 @@ def _skip_prefixed(data: bytes, at: Positions) -> Positions:
     byte = _bytes_at(data, at)
     length, more = byte & 0x7F, byte >= 0x80
     after = at + 1
-    for n in range(1, _MOST_IN_LENGTH + 1):
+    for n in range(1, _LENGTH_BYTES_MAX + 1):
         if not more.any():
             return after + length
         byte = _bytes_at(data, at + n)

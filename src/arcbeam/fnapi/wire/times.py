@@ -21,8 +21,8 @@ _THEIR_END: Final = _END + 1
 TIME: Final = 8
 """Bytes of an encoded time: milliseconds, shifted so that times are in the order of their bytes."""
 _SHIFT: Final = np.uint64(1 << 63)
-_LEAST: Final = MIN_TIMESTAMP.micros
-_MOST: Final = MAX_TIMESTAMP.micros
+_MICROS_MIN: Final = MIN_TIMESTAMP.micros
+_MICROS_MAX: Final = MAX_TIMESTAMP.micros
 
 
 def to_millis(block: Block) -> Block:
@@ -44,9 +44,9 @@ def micros_of(encoded: bytes) -> list[int]:
         encoded: times as on the data streams, one after the other.
     """
     millis = (np.frombuffer(encoded, ">u8") ^ _SHIFT).astype(np.int64)
-    micros = np.clip(millis, _LEAST // _MILLI, _MOST // _MILLI) * _MILLI
-    micros[millis <= -(-_LEAST // _MILLI)] = _LEAST
-    micros[millis >= _MOST // _MILLI] = _MOST
+    micros = np.clip(millis, _MICROS_MIN // _MILLI, _MICROS_MAX // _MILLI) * _MILLI
+    micros[millis <= -(-_MICROS_MIN // _MILLI)] = _MICROS_MIN
+    micros[millis >= _MICROS_MAX // _MILLI] = _MICROS_MAX
     found: list[int] = micros.tolist()
     return found
 

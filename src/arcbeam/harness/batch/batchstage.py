@@ -19,7 +19,7 @@ from arcbeam.harness.batch.portions import Portions
 from arcbeam.harness.batch.restrictions import RestrictionInput
 from arcbeam.harness.batch.triggered import TriggeredInput
 from arcbeam.harness.bundle.processor import StageProcessor
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.model import texts
 from arcbeam.model.interfaces import OpenStage
@@ -40,7 +40,7 @@ class BoundedStage(OpenStage):
         input: makes bundles from rows.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, sides: SideStore | None) -> None:
+    def __init__(self, stage: Stage, settings: TaskSettings, sides: SideStore | None) -> None:
         self.processor = StageProcessor(stage, settings, InProcessStateHandler(stage.side_channels))
         self._sides = sides
         self.input: InputDriver = input_of(self.processor)

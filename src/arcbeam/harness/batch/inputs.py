@@ -19,7 +19,7 @@ from arcbeam.harness.batch.portions import ElementPortions, KeyPortions, Portion
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.bulk import ListBytes
-from arcbeam.harness.encoding.frames import Chunks, KeyGroup, Values, key_groups
+from arcbeam.harness.encoding.frames import Chunks, GroupValues, KeyGroup, key_groups
 from arcbeam.model.rows import BundleReport, Row
 from arcbeam.sizes import cache_size, threshold
 
@@ -108,7 +108,7 @@ class GroupInput(InputDriver):
 
     def _values(self, chunks: Chunks) -> Any:
         if chunks.size > _EAGER_BYTES:
-            return Values(chunks, self._decode_values)
+            return GroupValues(chunks, self._decode_values)
         self._decoded += chunks.size
         first, *rest = chunks
         values = self._decode_values(first)

@@ -15,9 +15,9 @@ from arcbeam.harness.encoding.frames import Chunks, Spool, buckets, key_groups, 
 from arcbeam.model.rows import Row
 from arcbeam.sizes import threshold
 
-_FEW_BYTES = threshold(64 * 1024)
+_KEY_BYTES_MAX = threshold(64 * 1024)
 """A key's values up to this size (encoded) are one block."""
-_BUCKET_BYTES = threshold(256 * 1024)
+_BUCKET_BYTES_MAX = threshold(256 * 1024)
 """Values of a bucket up to this size (encoded) are decoded together."""
 
 KeyBlock = tuple[bytes, Iterable[Block]]
@@ -28,7 +28,7 @@ KeyBlocks = Callable[[Iterable[Row]], Iterator[Iterable[KeyBlock]]]
 A key's blocks must be taken before the next key."""
 
 
-class Alike:
+class KeysOfOneKind:
     """Keys whose values share time, windows and pane, and are few enough to be decoded together.
 
     Attributes:
@@ -62,7 +62,7 @@ class InOrder:
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Iterable[KeyBlock]]:
         """The keys in rows; a `KeyBlocks`."""
-        for bucket in buckets(rows, min(_BUCKET_BYTES, self._memory)):
+        for bucket in buckets(rows, min(_BUCKET_BYTES_MAX, self._memory)):
             alike = self._alike(bucket) if isinstance(bucket, list) else None
             if alike is not None:
                 yield alike
@@ -70,7 +70,7 @@ class InOrder:
                 groups = key_groups(bucket, self._memory)
                 yield ((encoded, self._blocks(windows[b""])) for encoded, windows in groups)
 
-    def _alike(self, rows: list[Row]) -> Alike | None:
+    def _alike(self, rows: list[Row]) -> KeysOfOneKind | None:
         """Return the keys of a few rows; None if not all values share time, windows and pane."""
         coder, blob = self._coder, rows[0].blob
         _, _, start, end = next(records(blob))
@@ -87,11 +87,11 @@ class InOrder:
                     values_of[key] = values
                 else:
                     found += values
-        return Alike(values_of, first)
+        return KeysOfOneKind(values_of, first)
 
     def _blocks(self, chunks: Chunks) -> Iterable[Block]:
         blocks = map(self._coder.read_one, chunks)
-        return blocks if chunks.size > _FEW_BYTES else (Block.join(list(blocks)),)
+        return blocks if chunks.size > _KEY_BYTES_MAX else (Block.join(list(blocks)),)
 
 
 def _micros(value: Any) -> int:

@@ -30,12 +30,12 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from typing_extensions import override
 
 from arcbeam.harness.batch.inputs import InputDriver
-from arcbeam.harness.batch.keyblocks import Alike, InOrder, KeyBlocks, TimeSorted
+from arcbeam.harness.batch.keyblocks import InOrder, KeyBlocks, KeysOfOneKind, TimeSorted
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.state import bags
 from arcbeam.harness.state.handler import InProcessStateHandler
-from arcbeam.harness.state.timers import Family, KeyTimers, NotSet, PendingTimers, SetTimer
+from arcbeam.harness.state.timers import Family, KeyTimers, NotSet, PendingTimer, PendingTimers
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import BundleReport, Row
@@ -50,7 +50,7 @@ _KEYS = threshold(256)
 _END = int(MAX_TIMESTAMP.micros)
 
 
-class Clock(Protocol):
+class ProcessingClock(Protocol):
     """Processing time, in microseconds since 1970."""
 
     def now(self) -> int:
@@ -62,7 +62,7 @@ class Clock(Protocol):
         ...
 
 
-class WallClock(Clock):
+class SystemClock(ProcessingClock):
     """The system's clock."""
 
     @override
@@ -83,9 +83,9 @@ class KeyedInput(InputDriver):
         clock: the clock of processing-time timers.
     """
 
-    def __init__(self, processor: StageProcessor, clock: Clock | None = None) -> None:
+    def __init__(self, processor: StageProcessor, clock: ProcessingClock | None = None) -> None:
         self._bundles = processor.bundles
-        self._clock: Clock = clock or WallClock()
+        self._clock: ProcessingClock = clock or SystemClock()
         self._memory = processor.settings.group_memory_bytes
         taker = processor.root.output_blocks.only_taker
         self._keys: _Keys = _RunKeys(processor, taker) if isinstance(taker, StatefulOperation) else _SdkKeys(processor)
@@ -110,7 +110,11 @@ class KeyedInput(InputDriver):
         self._suspended, self._suspensions = [], 0
         self._keys.begin_task()
         for some in self._read(rows):
-            if not (self._families or self._expirations) and isinstance(some, Alike) and self._keys.put_all(some):
+            if (
+                not (self._families or self._expirations)
+                and isinstance(some, KeysOfOneKind)
+                and self._keys.put_all(some)
+            ):
                 continue
             for encoded, blocks in some:
                 self._process(encoded, blocks)
@@ -201,11 +205,11 @@ class _Keys(Protocol):
         """Process values of the key; the block's values are without the key."""
         ...
 
-    def put_all(self, alike: Alike) -> bool:
+    def put_all(self, alike: KeysOfOneKind) -> bool:
         """Process all elements of complete keys, with `enter` and `end_key`; if impossible, return False."""
         ...
 
-    def fire(self, timers: Iterator[SetTimer]) -> None:
+    def fire(self, timers: Iterator[PendingTimer]) -> None:
         """Fire timers of the key, each before the next is taken."""
         ...
 
@@ -245,7 +249,7 @@ class _RunKeys(_Keys):
         self._bundles.put(self._op.put, block)
 
     @override
-    def put_all(self, alike: Alike) -> bool:
+    def put_all(self, alike: KeysOfOneKind) -> bool:
         op, bundles, count = self._op, self._bundles, len(alike)
         if not op.takes_whole_keys or len(alike.like.windows) != 1 or count > bundles.room():
             return False
@@ -258,7 +262,7 @@ class _RunKeys(_Keys):
         return True
 
     @override
-    def fire(self, timers: Iterator[SetTimer]) -> None:
+    def fire(self, timers: Iterator[PendingTimer]) -> None:
         self._bundles.fire_each(self._op.fire, timers)
 
     @override
@@ -314,11 +318,11 @@ class _SdkKeys(_Keys):
         self._bundles.emit_block(block.with_values([(key, value) for value in block.values]))
 
     @override
-    def put_all(self, alike: Alike) -> bool:
+    def put_all(self, alike: KeysOfOneKind) -> bool:
         return False
 
     @override
-    def fire(self, timers: Iterator[SetTimer]) -> None:
+    def fire(self, timers: Iterator[PendingTimer]) -> None:
         for timer in timers:
             self._bundles.fire(timer.family.operation.process_timer, timer.family.name, timer.for_sdk())
 

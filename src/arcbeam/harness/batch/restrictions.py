@@ -30,12 +30,12 @@ from arcbeam.model.rows import RESIDUAL, BundleReport, Row
 
 _HEADER = struct.Struct("<q?HdI")
 """Header of a record in a residual blob: due, fresh, idle, size, length of the element that follows."""
-_PAUSE, _LONGEST_PAUSE = 1_000, 1_000_000
+_PAUSE, _PAUSE_MAX = 1_000, 1_000_000
 """Microseconds that a restriction waits that was deferred repeatedly without progress; doubled each time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRestriction:
     """A waiting restriction.
 
     Attributes:
@@ -75,9 +75,9 @@ class RestrictionInput(InputDriver):
         self._clear()
 
     def _clear(self) -> None:
-        self._later: list[tuple[int, int, Waiting]] = []  # a heap by due time
-        self._read: list[Waiting] = []  # read and ready; the next one last
-        self._split_off: list[Waiting] = []  # for other tasks
+        self._later: list[tuple[int, int, WaitingRestriction]] = []  # a heap by due time
+        self._read: list[WaitingRestriction] = []  # read and ready; the next one last
+        self._split_off: list[WaitingRestriction] = []  # for other tasks
         self._in_bundle = 0
         self._bundle_began = 0.0
 
@@ -113,13 +113,16 @@ class RestrictionInput(InputDriver):
 
     # Reading.
 
-    def _ready(self, rows: Iterable[Row]) -> Iterator[Waiting]:
+    def _ready(self, rows: Iterable[Row]) -> Iterator[WaitingRestriction]:
         """Yield the restrictions that are due, read as needed; those that are due later are added to the heap."""
         for row in rows:
             if row.channel == RESIDUAL:
                 read = list(_unpacked(row.blob))
             else:
-                read = [Waiting(element, element.value[1], fresh=True) for element in self._blocks.decode(row.blob)]
+                read = [
+                    WaitingRestriction(element, element.value[1], fresh=True)
+                    for element in self._blocks.decode(row.blob)
+                ]
             now = now_micros()
             for entry in read:
                 if entry.due > now:
@@ -128,7 +131,7 @@ class RestrictionInput(InputDriver):
             while self._read:
                 yield self._read.pop()
 
-    def _defer(self, entry: Waiting) -> None:
+    def _defer(self, entry: WaitingRestriction) -> None:
         if self._processor.stage.finalizes and not entry.fresh:
             # Its DoFn may wait for the finalization callbacks of this task, which run after the task.
             self._split_off.append(entry)
@@ -137,7 +140,7 @@ class RestrictionInput(InputDriver):
 
     # Processing.
 
-    def _process(self, entry: Waiting, splitter: Splitter) -> None:
+    def _process(self, entry: WaitingRestriction, splitter: Splitter) -> None:
         bundles = self._bundles
         if not bundles.is_open:
             bundles.open()
@@ -160,19 +163,19 @@ class RestrictionInput(InputDriver):
         ):
             bundles.close()
 
-    def _defer_rest(self, application: Any, processed: Waiting, progressed: bool) -> None:
+    def _defer_rest(self, application: Any, processed: WaitingRestriction, progressed: bool) -> None:
         """Put what a restriction has deferred into the heap; without progress it waits longer each time."""
         deferred = now_micros()
         residual = self._residual(application, deferred + max(0, application.requested_time_delay.ToMicroseconds()))
         if not progressed and residual.element == processed.element:
             idle = min(processed.idle + 1, 20)
-            pause = min(_PAUSE << idle, _LONGEST_PAUSE)
+            pause = min(_PAUSE << idle, _PAUSE_MAX)
             residual = replace(residual, due=max(residual.due, deferred + pause), idle=idle)
         self._defer(residual)
 
-    def _residual(self, application: Any, due: int) -> Waiting:
+    def _residual(self, application: Any, due: int) -> WaitingRestriction:
         left = self._operation.left(application)
-        return Waiting(left.element, left.size, due)
+        return WaitingRestriction(left.element, left.size, due)
 
     def _sleep(self, due: int, splitter: Splitter) -> bool:
         """Sleep until the time is reached; return False at once if that is beyond the task's budget."""
@@ -192,7 +195,7 @@ class RestrictionInput(InputDriver):
         left = 1 + len(self._read) + len(self._later)
         return -(-self._settings.shards // left)
 
-    def _return_residuals(self, left: Iterable[Waiting], report: BundleReport) -> None:
+    def _return_residuals(self, left: Iterable[WaitingRestriction], report: BundleReport) -> None:
         """Write residual rows, distributed over the shards by size."""
         context, shards = self._processor.context, self._settings.shards
         loads = [(0.0, 0, (shard - context.partition) % shards, shard) for shard in range(shards)]
@@ -213,7 +216,7 @@ class RestrictionInput(InputDriver):
         if earliest is not None and earliest > now_micros():
             report.next_due = earliest / 1e6
 
-    def _packed(self, entry: Waiting) -> bytes:
+    def _packed(self, entry: WaitingRestriction) -> bytes:
         element: bytes = (
             entry.element
             if isinstance(entry.element, bytes)
@@ -222,10 +225,10 @@ class RestrictionInput(InputDriver):
         return _HEADER.pack(entry.due, entry.fresh, entry.idle, entry.size, len(element)) + element
 
 
-def _unpacked(blob: bytes) -> Iterator[Waiting]:
+def _unpacked(blob: bytes) -> Iterator[WaitingRestriction]:
     position, end = 0, len(blob)
     while position < end:
         due, fresh, idle, size, length = _HEADER.unpack_from(blob, position)
         start = position + _HEADER.size
         position = start + length
-        yield Waiting(blob[start:position], size, due, fresh, idle)
+        yield WaitingRestriction(blob[start:position], size, due, fresh, idle)

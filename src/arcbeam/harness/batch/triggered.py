@@ -21,14 +21,14 @@ from arcbeam.engine.grouping.keywindows import Arrival, Columns, KeyWindows
 from arcbeam.engine.grouping.openwindow import Clocks, Rules
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.harness.batch.inputs import InputDriver, payload_decoder
-from arcbeam.harness.batch.keyed import Clock, WallClock
+from arcbeam.harness.batch.keyed import ProcessingClock, SystemClock
 from arcbeam.harness.bundle.metrics import DROPPED_CLOSED, DROPPED_LATE
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.strategies import strategy_of, windowing_proto
 from arcbeam.harness.bundle.windows import Windows, column, their_pane
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
-from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
-from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped, late_operation
+from arcbeam.harness.encoding.frames import Chunks, GroupValues, Spool, key_groups
+from arcbeam.harness.operations.lateoperation import ELEMENTS_MAX, dropped, late_operation
 from arcbeam.model.rows import BundleReport, Row
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
@@ -54,7 +54,7 @@ class _Codec:
 
 
 class _Contents(InMemory):
-    """The values of a window. A pane's values are a list, or `Values` if some of them are in a file.
+    """The values of a window. A pane's values are a list, or `GroupValues` if some of them are in a file.
 
     Attributes:
         spilled: earlier values, which `spill` has moved to a file; None if there are none.
@@ -76,7 +76,7 @@ class _Contents(InMemory):
             self.values = []
 
     @override
-    def take(self, keep: bool, *, lend: bool = True) -> list[Any] | Values:
+    def take(self, keep: bool, *, lend: bool = True) -> list[Any] | GroupValues:
         values, spilled = super().take(keep), self.spilled
         if spilled is None:
             return values  # type: ignore[no-any-return]
@@ -87,7 +87,7 @@ class _Contents(InMemory):
             self.spilled.extend(spilled)
         if values:
             spilled.append(self._codec.encode(values))
-        return Values(spilled, self._codec.decode)
+        return GroupValues(spilled, self._codec.decode)
 
     @override
     def clear(self) -> None:
@@ -111,10 +111,10 @@ class TriggeredInput(InputDriver):
         clock: the clock of processing-time triggers.
     """
 
-    def __init__(self, processor: StageProcessor, clock: Clock | None = None) -> None:
+    def __init__(self, processor: StageProcessor, clock: ProcessingClock | None = None) -> None:
         self._bundles = processor.bundles
         self._root: Any = processor.root
-        self._clock: Clock = clock or WallClock()
+        self._clock: ProcessingClock = clock or SystemClock()
         self._memory = processor.settings.group_memory_bytes
         coder = processor.root.pcoll_coder
         self._windows = Windows(coder.window_coder)
@@ -217,7 +217,7 @@ class TriggeredInput(InputDriver):
         expired = isinstance(drop, DropLate) and drop.reason is _EXPIRED
         for value in values:
             self._late.append(dropped(key, value, time, window, drop.watermark, expired))
-            if len(self._late) >= MOST_TOGETHER:
+            if len(self._late) >= ELEMENTS_MAX:
                 self._put_late()
 
     def _put_late(self) -> None:

@@ -23,7 +23,7 @@ class FailingElement(NamedTuple):
     element: Any
 
 
-_MOST_WRAPPERS = 10
+_WRAPPERS_MAX = 10
 
 
 def failing_element_of(error: BaseException) -> FailingElement | None:
@@ -76,7 +76,7 @@ def _place(op: Any, code: CodeType) -> int:
     """
     called: Any = getattr(op, "user", None)
     place = 0
-    for _ in range(_MOST_WRAPPERS):
+    for _ in range(_WRAPPERS_MAX):
         if isinstance(called, partial):
             called, place = called.func, place + len(called.args)
         elif ismethod(called):

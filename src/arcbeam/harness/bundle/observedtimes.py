@@ -29,7 +29,7 @@ from arcbeam.sizes import threshold
 _URN = "arcbeam:transform:observe:v1"
 _SKETCHED = threshold(4096)
 """Times that are added to a sketch together."""
-_AHEAD = Metrics.counter("arcbeam", "rejectedEventTimes")
+_REJECTED = Metrics.counter("arcbeam", "rejectedEventTimes")
 """Elements whose times were too far ahead of the clock to be accepted."""
 
 
@@ -100,7 +100,7 @@ class ObservingOperation(BlockOperation):
             end = SdkTimestamp.now().micros + self._max_skew
             if latest > end:
                 near = [time for time in times if time <= end]
-                _AHEAD.inc(len(times) - len(near) if len(times) == count else count)
+                _REJECTED.inc(len(times) - len(near) if len(times) == count else count)
                 if not near:
                     return
                 times, latest = near, max(near)

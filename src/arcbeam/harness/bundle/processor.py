@@ -24,14 +24,14 @@ from arcbeam.harness.bundle import observedtimes, restrictionoperation, workerwi
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.graceful import GracefulDoFns
 from arcbeam.harness.bundle.metrics import MetricsTable, forget_gauges
-from arcbeam.harness.bundle.sampling import Sampling
+from arcbeam.harness.bundle.sampling import StateSampling
 from arcbeam.harness.encoding import keycoders, prefixed, windowcoder
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.encoding.codererrors import name_what_is_sampled
 from arcbeam.harness.files import recordlists
 from arcbeam.harness.operations import lateoperation, publishoperation, read, writes
 from arcbeam.harness.operations.read import ReadOperation
-from arcbeam.harness.operations.taskcontext import OperationContext, Settings
+from arcbeam.harness.operations.taskcontext import OperationContext, TaskSettings
 from arcbeam.harness.state.statehandler import StateHandler
 from arcbeam.harness.stateful import statefulvectorization
 from arcbeam.harness.transforms import batches, chains, combine, precombine, values, vectorization
@@ -78,7 +78,7 @@ class StageProcessor:
     """
 
     def __init__(
-        self, stage: Stage, settings: Settings, state: StateHandler, sampler: DataSampler | None = None
+        self, stage: Stage, settings: TaskSettings, state: StateHandler, sampler: DataSampler | None = None
     ) -> None:
         self.stage = stage
         self.settings = settings
@@ -203,7 +203,7 @@ class Bundles:
         self._limit = max(1, processor.settings.bundle_elements)
         self._seconds = processor.settings.bundle_seconds
         self._ops = list(self._sdk.ops.values())
-        self._sampling = Sampling(self._sdk.state_sampler)
+        self._sampling = StateSampling(self._sdk.state_sampler)
         self._open = False
         self.instruction = ""
         self.callbacks = Callbacks()
@@ -351,7 +351,7 @@ class Bundles:
         return self._metrics.serialized()
 
 
-def _descriptor(stage: Stage, settings: Settings) -> Any:
+def _descriptor(stage: Stage, settings: TaskSettings) -> Any:
     components = runner_pb.Components.FromString(stage.payload)
     if settings.record_lists:
         recordlists.rewrite(components)

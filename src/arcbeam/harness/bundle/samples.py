@@ -19,17 +19,17 @@ from arcbeam.harness.bundle.failingelement import failing_element_of
 from arcbeam.harness.bundle.usererrors import described, original
 from arcbeam.model import texts
 
-MOST: Final = 5
+SAMPLES_MAX: Final = 5
 """The elements of an output that are kept."""
-LONGEST: Final = 2048
+TEXT_BYTES_MAX: Final = 2048
 """Bytes of a text in UTF-8."""
 _CUT: Final = " … (cut)"
-_PARTS: Final = 100
+_PARTS_MAX: Final = 100
 """Parts of a container that are shown; a text of 2 kB seldom has room for more."""
 
 _REPR: Final = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 2 * LONGEST
-_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozenset = _REPR.maxdeque = _PARTS
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 2 * TEXT_BYTES_MAX
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozenset = _REPR.maxdeque = _PARTS_MAX
 
 _TIMINGS: Final = {getattr(PaneInfoTiming, name): name for name in ("EARLY", "ON_TIME", "LATE")}
 
@@ -43,7 +43,7 @@ class _First:
     @property
     def has_element(self) -> bool:
         """Whether no further element is wanted."""
-        return len(self.kept) >= MOST
+        return len(self.kept) >= SAMPLES_MAX
 
     @has_element.setter
     def has_element(self, value: bool) -> None:
@@ -64,7 +64,7 @@ class StageSampler(DataSampler):  # type: ignore[misc]  # Beam is untyped
 
     def __init__(self) -> None:
         # 0: without a timer.
-        super().__init__(max_samples=MOST, sample_every_sec=0)
+        super().__init__(max_samples=SAMPLES_MAX, sample_every_sec=0)
         self._firsts: dict[str, list[tuple[str, _First]]] = {}
 
     def initialize_samplers(self, transform_id: str, descriptor: Any, coder_factory: Any) -> Any:
@@ -111,11 +111,11 @@ def failure_record(error: BaseException, step: str) -> dict[str, Any] | None:
 
 
 def cut(text: str) -> str:
-    """Return a text, cut at `LONGEST` bytes."""
+    """Return a text, cut at `TEXT_BYTES_MAX` bytes."""
     data = texts.fit(text).encode()
-    if len(data) <= LONGEST:
+    if len(data) <= TEXT_BYTES_MAX:
         return data.decode()
-    return data[: LONGEST - len(_CUT.encode())].decode(errors="ignore") + _CUT
+    return data[: TEXT_BYTES_MAX - len(_CUT.encode())].decode(errors="ignore") + _CUT
 
 
 def _text(value: Any) -> str:

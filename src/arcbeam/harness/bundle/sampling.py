@@ -13,7 +13,7 @@ from typing import Any
 from apache_beam.runners.worker import statesampler
 
 
-class Sampling:
+class StateSampling:
     """Runs a processor's state sampler. `begin` and `end` are called on the thread that runs the bundles.
 
     Invariant: at most one thread that has not been signalled to end runs the sampler.

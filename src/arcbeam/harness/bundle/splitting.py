@@ -22,14 +22,14 @@ from arcbeam.sizes import threshold
 
 _LOG = logging.getLogger("arcbeam.splitting")
 
-MAX_PIECES = threshold(64, 2)
+PIECES_MAX = threshold(64, 2)
 """Maximum number of pieces into which one restriction is split, however many slots there are."""
 
 _NUDGES = (0.0, 1 / 64, 1 / 8, 1 / 2)
 """Fractions of the remainder to keep, tried in this order to get the rest back. SUBTLE: not every tracker can stop
 exactly at its position (a BoundedSource never can). Then it is requested to stop a little later."""
 
-_MAX_BACKOFF = 5.0
+_BACKOFF_SECONDS_MAX = 5.0
 
 _claiming = threading.local()
 _PRESENT = object()
@@ -254,7 +254,7 @@ class Splitter:
         """Split the rest into equal pieces, and stop the running process after what it has claimed."""
         try:
             if not self._pieces_made:
-                for pieces in range(min(self._pieces(), MAX_PIECES) if self._has_an_end() else 1, 1, -1):
+                for pieces in range(min(self._pieces(), PIECES_MAX) if self._has_an_end() else 1, 1, -1):
                     if not self._split((pieces - 1) / pieces):
                         break
                 self._pieces_made = True
@@ -267,7 +267,7 @@ class Splitter:
             if not isinstance(e, NotImplementedError) or innermost != "try_split":
                 self._failure = e
         self._next_try = time.monotonic() + self._backoff
-        self._backoff = min(self._backoff * 2, max(_MAX_BACKOFF, self._interval))
+        self._backoff = min(self._backoff * 2, max(_BACKOFF_SECONDS_MAX, self._interval))
 
     def _has_an_end(self) -> bool:
         """Return whether the rest can be split into equal pieces: an unbounded rest cannot."""

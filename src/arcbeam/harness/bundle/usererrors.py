@@ -22,7 +22,7 @@ from arcbeam.model import texts
 from arcbeam.model.frames import harness_files
 from arcbeam.model.timestamps import MAX_TIMESTAMP
 
-_LONGEST_CAUSE = 4000
+_CAUSE_CHARACTERS_MAX = 4000
 
 _STEP = re.compile(r"\[while running '(.*?)'\]", re.DOTALL)
 
@@ -43,7 +43,7 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
         return None
     except Exception as e:
         # Its text, arguments or elements are user code that raises or never returns.
-        mute = f"{type(error).__name__} (it cannot be described: {texts.safe_text(str, e, _LONGEST_CAUSE)})"
+        mute = f"{type(error).__name__} (it cannot be described: {texts.safe_text(str, e, _CAUSE_CHARACTERS_MAX)})"
         between = harness_files(error)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in between]
         return UserCodeError(texts.fit(step), texts.fit(mute), texts.fit("".join(traceback.format_list(frames))))
@@ -121,7 +121,7 @@ def _pickled(value: Any) -> bytes:
         data = pickle.dumps(value)
     except Exception:
         return b""
-    return data if len(data) <= texts.LONGEST else b""
+    return data if len(data) <= texts.CHARACTERS_MAX else b""
 
 
 _OF_MAIN = re.compile(

@@ -29,8 +29,8 @@ from arcbeam.model.windows import (
 )
 from arcbeam.sizes import by_identity, cache_size
 
-_MOST_KNOWN = cache_size(10_000)
-_MOST_REMEMBERED = cache_size(2_500)
+_KNOWN_MAX = cache_size(10_000)
+_REMEMBERED_MAX = cache_size(2_500)
 """Most windows that merge are not needed again: keeping many of them costs more than making a few."""
 _TIMINGS = {
     PaneInfoTiming.EARLY: Timing.EARLY,
@@ -41,7 +41,7 @@ _TIMINGS = {
 _SDK_TIMINGS = {ours: theirs for theirs, ours in _TIMINGS.items()}
 _their_panes: dict[PaneInfo, Any] = {}
 _new = tuple.__new__
-_LEAST, _MOST = -(1 << 62), 1 << 62
+_START_MICROS_MIN, _END_MICROS_MAX = -(1 << 62), 1 << 62
 _GLOBAL = sdk.GlobalWindow()
 
 
@@ -71,7 +71,7 @@ class Windows:
             return GLOBAL_WINDOW
         if self.intervals:
             start, end = window._start_micros, window._end_micros
-            if start > _LEAST and end < _MOST:
+            if start > _START_MICROS_MIN and end < _END_MICROS_MAX:
                 return _new(IntervalWindow, (start, end))
             return IntervalWindow(Timestamp(window.start.micros), Timestamp(window.end.micros))
         end = min(int(window.max_timestamp().micros), END_OF_GLOBAL_WINDOW)
@@ -80,7 +80,7 @@ class Windows:
     def remembered(self, window: Any) -> Window:
         """Return the same, and keep the SDK's window for `theirs`."""
         ours = self.ours(window)
-        if len(self._theirs) > _MOST_REMEMBERED:
+        if len(self._theirs) > _REMEMBERED_MAX:
             self._theirs.clear()
         self._theirs[ours] = window
         return ours
@@ -89,7 +89,7 @@ class Windows:
         """Return the engine's windows for those of an element. A tuple object is converted once; most are shared."""
         found = self._tuples.get(id(windows))
         if found is None:
-            if len(self._tuples) > _MOST_KNOWN:
+            if len(self._tuples) > _KNOWN_MAX:
                 self._tuples.clear()
             found = self._tuples[id(windows)] = windows, tuple(map(self.ours, windows))
         return found[1]
@@ -98,7 +98,7 @@ class Windows:
         """Return the SDK's window for one of the engine."""
         known = self._theirs.get(window)
         if known is None:
-            if len(self._theirs) > _MOST_KNOWN:
+            if len(self._theirs) > _KNOWN_MAX:
                 self._theirs.clear()
             known = self._theirs[window] = self._made(window)
         return known
@@ -107,7 +107,7 @@ class Windows:
         """Return the SDK's windows for those of an element; equal tuples give the same object."""
         known = self._their_tuples.get(windows)
         if known is None:
-            if len(self._their_tuples) > _MOST_KNOWN:
+            if len(self._their_tuples) > _KNOWN_MAX:
                 self._their_tuples.clear()
             known = self._their_tuples[windows] = tuple(map(self.theirs, windows))
         return known
@@ -135,7 +135,7 @@ class Windows:
         """Return the engine's `ordered` bytes for a window that the SDK's coder has encoded."""
         known = self._ordered.get(encoded)
         if known is None:
-            if len(self._ordered) > _MOST_KNOWN:
+            if len(self._ordered) > _KNOWN_MAX:
                 self._ordered.clear()
             known = self._ordered[encoded] = self.encoded(encoded).ordered()
         return known
@@ -159,7 +159,7 @@ def their_pane(pane: PaneInfo) -> Any:
     """Return the SDK's pane for one of the engine; equal panes usually give the same object."""
     known = _their_panes.get(pane)
     if known is None:
-        if len(_their_panes) > _MOST_KNOWN:
+        if len(_their_panes) > _KNOWN_MAX:
             _their_panes.clear()
         known = _their_panes[pane] = _their_pane(pane)
     return known

@@ -17,7 +17,7 @@ from apache_beam.utils.windowed_value import create
 from typing_extensions import override
 
 from arcbeam.harness.encoding.batchbytes import WholeForm, whole_form
-from arcbeam.harness.encoding.bulk import FEWEST, Bulk
+from arcbeam.harness.encoding.bulk import VALUES_MIN, Bulk
 from arcbeam.harness.encoding.windowcoder import WindowTuples
 
 TIMES, _WINDOWS, _PANES = 1, 2, 4
@@ -387,10 +387,10 @@ class BlockCoder:
         shared = self.shared(micros, windows, panes)
         in_bulk, encode_values = self._in_bulk.encode if self._writes_bulk else None, self.values.encode
         # Most lists are short.
-        heads = [bytes((0, count)) + shared for count in range(FEWEST)]
+        heads = [bytes((0, count)) + shared for count in range(VALUES_MIN)]
 
         def encode(values: list[Any]) -> bytes:
-            if len(values) < FEWEST:
+            if len(values) < VALUES_MIN:
                 return heads[len(values)] + encode_values(values)  # type: ignore[no-any-return]
             bulk = None if in_bulk is None else in_bulk(values)
             first = head(_BULK if bulk is not None else 0, len(values))
@@ -406,7 +406,7 @@ class BlockCoder:
         def encode(timed: list[tuple[Any, int]]) -> bytes:
             count = len(timed)
             values = [value for value, _ in timed]
-            bulk = None if in_bulk is None or count < FEWEST else in_bulk(values)
+            bulk = None if in_bulk is None or count < VALUES_MIN else in_bulk(values)
             first = head(TIMES if bulk is None else TIMES | _BULK, count)
             times = struct.pack(f">{count}q", *(time for _, time in timed))
             return b"".join((first, times, shared, encode_values(values) if bulk is None else bulk))

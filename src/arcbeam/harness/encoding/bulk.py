@@ -20,10 +20,10 @@ from typing import Any, Protocol
 from apache_beam import coders
 from apache_beam.coders import coder_impl, row_coder
 
-from arcbeam.harness.encoding.untyped import FLAT, Listed, Objects, is_named_tuple, rows_of
+from arcbeam.harness.encoding.untyped import FLAT, EncodedList, Objects, is_named_tuple, rows_of
 from arcbeam.sizes import threshold
 
-FEWEST = threshold(16)
+VALUES_MIN = threshold(16)
 """With fewer values, columns cost more than they save."""
 _TRIES = threshold(3)
 """Consecutive lists that may turn out not to fit, before no more lists are tried."""
@@ -60,12 +60,12 @@ class Bulk:
 
     def __init__(self, coder: Any) -> None:
         self.form = form = _form(coder)
-        self._hopes = 0 if isinstance(form, Listed) else _TRIES
+        self._hopes = 0 if isinstance(form, EncodedList) else _TRIES
 
     def encode(self, values: list[Any]) -> bytes | None:
         """Encode values; None if that is not worth it or not known to be exact: then a list must be written."""
         form = self.form
-        if not self._hopes or len(values) < FEWEST or (isinstance(form, Objects) and form.are_listed(values)):
+        if not self._hopes or len(values) < VALUES_MIN or (isinstance(form, Objects) and form.are_listed(values)):
             return None
         stream = coder_impl.create_OutputStream()
         try:
@@ -101,12 +101,12 @@ class ListBytes:
         self._bulk = Bulk(coder)
         # Checked first and by type only, because most groups are small.
         self._listed = FLAT if isinstance(self._bulk.form, Objects) else frozenset()
-        never = isinstance(self._bulk.form, Listed)
+        never = isinstance(self._bulk.form, EncodedList)
         self.encode: Callable[[list[Any]], bytes] = self._encode if bulk and not never else impl.encode
         self.decode: Callable[[bytes], list[Any]] = impl.decode if never else self._decode
 
     def _encode(self, values: list[Any]) -> bytes:
-        few = len(values) < FEWEST or type(values[0]) in self._listed
+        few = len(values) < VALUES_MIN or type(values[0]) in self._listed
         if few or (bulk := self._bulk.encode(values)) is None:
             encoded: bytes = self._encode_list(values)
             return encoded
@@ -131,10 +131,10 @@ def _form(coder: Any) -> Form:
         return _Tuples(coder)
     if kind is row_coder.RowCoder and coder.components and not coder.schema.encoding_positions_set:
         return _Rows(coder)
-    return Listed(coder)
+    return EncodedList(coder)
 
 
-_anything = Listed(coders.FastPrimitivesCoder())
+_anything = EncodedList(coders.FastPrimitivesCoder())
 
 
 class _Strings:

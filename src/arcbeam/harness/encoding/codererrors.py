@@ -16,19 +16,19 @@ from arcbeam.model.urns import PRECOMBINE_URN
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
-_LONGEST_REPR = 2000
+_REPR_CHARACTERS_MAX = 2000
 """Limit for nested containers, whose parts are shortened separately."""
 
 
 def shortened(value: Any) -> str:
     """Return a value's repr for messages; never raises, and returns in bounded time."""
-    return texts.safe_text(_REPR.repr, value, _LONGEST_REPR)
+    return texts.safe_text(_REPR.repr, value, _REPR_CHARACTERS_MAX)
 
 
 def coder_name(coder: Any) -> str:
     """Return a coder's name for messages."""
-    name = texts.safe_text(repr, coder, _LONGEST_REPR)
-    return type(coder).__name__ if "object at 0x" in name else texts.safe_text(str, coder, _LONGEST_REPR)
+    name = texts.safe_text(repr, coder, _REPR_CHARACTERS_MAX)
+    return type(coder).__name__ if "object at 0x" in name else texts.safe_text(str, coder, _REPR_CHARACTERS_MAX)
 
 
 def coder_error(coder: Any, step: str, error: Exception, values: Iterable[Any], where: str = "") -> CoderError:

@@ -33,7 +33,7 @@ BLOB_BYTES = threshold(256 * 1024)
 
 _SEGMENT_BYTES = threshold(1 << 20)
 """Payloads of a group are spilled together up to this size, and read back together."""
-_WORTH_SPILLING = threshold(512)
+_SPILLED_BYTES_MIN = threshold(512)
 """Spilling less memory than this gains nothing, because its place in the file must be recorded."""
 _LENGTH = struct.Struct("<I")
 
@@ -195,7 +195,7 @@ class Chunks:
 
     def spill(self, spool: Spool) -> None:
         """Move payloads from memory to the spool, if it is worth it."""
-        if sum(map(len, self._memory)) + 64 * len(self._memory) < _WORTH_SPILLING:
+        if sum(map(len, self._memory)) + 64 * len(self._memory) < _SPILLED_BYTES_MIN:
             return
         if self._spilled is None:
             self._spilled = []
@@ -230,7 +230,7 @@ def in_file(payloads: Iterable[bytes]) -> Chunks:
     return chunks
 
 
-class Values:
+class GroupValues:
     """The values of a group, decoded during iteration; may be iterated any number of times.
 
     All payloads together may be larger than memory. Only one payload is decoded in memory.
@@ -253,7 +253,7 @@ class Values:
         return f"<values of a group, {self._chunks.size} bytes encoded>"
 
 
-coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(Values)
+coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(GroupValues)
 
 KeyGroup = tuple[bytes, dict[bytes, Chunks]]
 """An encoded key, and its payloads by encoded window."""

@@ -25,7 +25,7 @@ _KEY, _VALUE = itemgetter(0), itemgetter(1)
 _ITSELF: Callable[[Any], Any] = tuple
 
 
-class Alike(NamedTuple):
+class PairsOfOneForm(NamedTuple):
     """Pairs whose keys have forms of one kind.
 
     Attributes:
@@ -67,23 +67,23 @@ class KeyForms:
         self._writes_fields = isinstance(impl, coder_impl.FastPrimitivesCoderImpl)
         self._parts: dict[type, Callable[[Any], Any] | None] = {tuple: _ITSELF}
 
-    def of(self, pairs: list[tuple[Any, Any]]) -> Iterator[Alike]:
+    def of(self, pairs: list[tuple[Any, Any]]) -> Iterator[PairsOfOneForm]:
         """Yield pairs with forms instead of keys, by kind; the pairs of a key stay in order."""
         kinds = set(map(type, map(_KEY, pairs)))
         if len(kinds) == 1:
             (kind,) = kinds
             if kind in PLAIN:
-                yield Alike(kind, pairs, None)
+                yield PairsOfOneForm(kind, pairs, None)
                 return
             keys = [key for key, _ in pairs]
             alike = self._of_a_type(kind, keys)
             if alike is not None:
                 formed, forms = alike
                 if forms is keys:
-                    yield Alike(formed, pairs, None)
+                    yield PairsOfOneForm(formed, pairs, None)
                 else:
                     originals = None if formed is None else keys
-                    yield Alike(formed, list(zip(forms, map(_VALUE, pairs), strict=True)), originals)
+                    yield PairsOfOneForm(formed, list(zip(forms, map(_VALUE, pairs), strict=True)), originals)
                 return
         yield from self._each(pairs)
 
@@ -100,13 +100,13 @@ class KeyForms:
                 return (kind, *types), parts
         return None, self._encode(key)
 
-    def _each(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[Alike]:
-        found: dict[Kind, Alike] = {}
+    def _each(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[PairsOfOneForm]:
+        found: dict[Kind, PairsOfOneForm] = {}
         for key, value in pairs:
             kind, form = self.one(key)
             alike = found.get(kind)
             if alike is None:
-                alike = found[kind] = Alike(kind, [], None if kind is None or form is key else [])
+                alike = found[kind] = PairsOfOneForm(kind, [], None if kind is None or form is key else [])
             alike.pairs.append((form, value))
             if alike.keys is not None:
                 alike.keys.append(key)

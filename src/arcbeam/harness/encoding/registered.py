@@ -17,7 +17,7 @@ _LOG = logging.getLogger("arcbeam.registered")
 Pickled = tuple[tuple[str, bytes], ...]
 """Pickled objects with names."""
 
-_LONGEST = 1 << 20
+_CLASS_BYTES_MAX = 1 << 20
 """Bytes of a pickled class; a larger class holds data that elements do not need."""
 _SDK = "apache_beam."
 _GENERATED = "BeamSchema_"
@@ -122,7 +122,7 @@ def _pickled(named: Iterable[tuple[str, Any]]) -> Pickled:
         except Exception as e:
             _LOG.debug("%s of the program does not pickle: %s", name, e)
             continue
-        if len(data) > _LONGEST:
+        if len(data) > _CLASS_BYTES_MAX:
             _LOG.debug("%s of the program is not sent to the workers: it has %d bytes", name, len(data))
             continue
         found.append((name, data))

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 from arcbeam.harness.encoding.blocks import ONE_BYTE, TIMES, Block, BlockCoder, Each
 from arcbeam.sizes import cache_size
 
-_MOST: Final = cache_size(64)
+_STAMPS_MAX: Final = cache_size(64)
 """Maximum number of known stamps. After this number of new ones in a row, only one in this number is added."""
 _HEAD: Final = 2
 """Flags, and a number of elements that fits into one byte."""
@@ -69,7 +69,7 @@ class Stamps(Generic[T]):
         self._known: dict[bytes, tuple[Stamp, T]] = {}
         # Length of the latest stamp. If lengths differ, only some stamps are recognized.
         self._length = 0
-        self._room, self._unseen = _MOST, 0
+        self._room, self._unseen = _STAMPS_MAX, 0
 
     def of(self, encoded: bytes) -> tuple[Stamp, T] | None:
         """Return a block's stamp, with its associated value; None if it is new, or the block has another form."""
@@ -78,7 +78,7 @@ class Stamps(Generic[T]):
         start = _times_end(encoded)
         found = self._known.get(encoded[start : start + self._length])
         if found is not None:
-            self._room = _MOST
+            self._room = _STAMPS_MAX
         return found
 
     def add(self, encoded: bytes, block: Block, known: T) -> None:
@@ -92,7 +92,7 @@ class Stamps(Generic[T]):
         if not _is_short(encoded) or type(block.windows) is Each or type(block.panes) is Each or not self._may_add():
             return
         shared = self._coder.shared(0, block.windows, block.panes)[_TIME:]
-        if len(self._known) >= _MOST:
+        if len(self._known) >= _STAMPS_MAX:
             del self._known[next(iter(self._known))]
         self._known[shared] = Stamp(shared, self._coder, block), known
         self._length = len(shared)
@@ -102,7 +102,7 @@ class Stamps(Generic[T]):
             self._room -= 1
             return True
         self._unseen += 1
-        return self._unseen % _MOST == 0
+        return self._unseen % _STAMPS_MAX == 0
 
 
 def _is_short(encoded: bytes) -> bool:

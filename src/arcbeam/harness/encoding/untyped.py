@@ -43,7 +43,7 @@ def rows_of(kind: type, columns: Iterable[Iterable[Any]]) -> list[Any]:
     return list(map(new_tuple, repeat(kind), zip(*columns, strict=True)))
 
 
-class Listed:
+class EncodedList:
     """Values one after the other, as the SDK's list coder writes them."""
 
     def __init__(self, coder: Any) -> None:
@@ -63,8 +63,8 @@ class Objects:
     """Values of the SDK's coder of any type: usually in a list, but compact where it would pickle them."""
 
     def __init__(self, coder: Any) -> None:
-        self._listed = Listed(coder)
-        self._pickled = Listed(coder._fallback_coder)
+        self._listed = EncodedList(coder)
+        self._pickled = EncodedList(coder._fallback_coder)
 
     def are_listed(self, values: list[Any]) -> bool:
         """Return whether values would be written as a list."""

@@ -19,8 +19,8 @@ from arcbeam.sizes import by_identity, cache_size
 
 _BYTES = 9
 _pack = struct.Struct(">bqbq").pack
-_LEAST, _MOST = -(1 << 62), 1 << 62
-_MOST_KNOWN = cache_size(10_000)
+_START_MICROS_MIN, _END_MICROS_MAX = -(1 << 62), 1 << 62
+_KNOWN_MAX = cache_size(10_000)
 
 
 class IntervalWindowCoderImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam is untyped
@@ -37,7 +37,7 @@ class IntervalWindowCoderImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]
         """See the SDK's `CoderImpl`."""
         # The SDK's attributes are limited to 64 bits.
         start, end = value._start_micros, value._end_micros
-        if start > _LEAST and end < _MOST:
+        if start > _START_MICROS_MIN and end < _END_MICROS_MAX:
             out.write(_pack(-(start < 0), start, -(end < 0), end))
             return
         start, end = value.start.micros, value.end.micros
@@ -48,7 +48,7 @@ class IntervalWindowCoderImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]
         encoded = in_.read(2 * _BYTES)
         window = self._known.get(encoded)
         if window is None:
-            if len(self._known) > _MOST_KNOWN:
+            if len(self._known) > _KNOWN_MAX:
                 self._known.clear()
             start = int.from_bytes(encoded[:_BYTES], "big", signed=True)
             end = int.from_bytes(encoded[_BYTES:], "big", signed=True)
@@ -93,7 +93,7 @@ class WindowBytes:
         """Return the windows' encodings."""
         found = self._known.get(id(windows))
         if found is None:
-            if len(self._known) > _MOST_KNOWN:
+            if len(self._known) > _KNOWN_MAX:
                 self._known.clear()
             found = self._known[id(windows)] = windows, tuple(map(self._impl.encode, windows))
         return found[1]
@@ -102,7 +102,7 @@ class WindowBytes:
         """Return the window of an encoding."""
         window = self._windows.get(encoded)
         if window is None:
-            if len(self._windows) > _MOST_KNOWN:
+            if len(self._windows) > _KNOWN_MAX:
                 self._windows.clear()
             window = self._windows[encoded] = self._impl.decode(encoded)
         return window
@@ -136,7 +136,7 @@ class WindowTuples:
         encoded = stream.read(2 * _BYTES)
         windows = self._known.get(encoded)
         if windows is None:
-            if len(self._known) > _MOST_KNOWN:
+            if len(self._known) > _KNOWN_MAX:
                 self._known.clear()
             windows = self._known[encoded] = (self._window.decode(encoded),)
         return windows

@@ -25,7 +25,7 @@ from arcbeam.harness.operations.whereabouts import here, place_of
 from arcbeam.model import texts
 from arcbeam.sizes import threshold
 
-LONGEST = threshold(4093, 3)
+BLOCK_ELEMENTS_MAX = threshold(4093, 3)
 """Maximum elements of a block. A prime, so that sizes in a periodic pattern are sampled at different places."""
 PIECE = threshold(251, 2)
 """Elements that are created or collected between two checks of their size; numbers are exempt."""
@@ -40,7 +40,7 @@ _FIRST = 10
 """Elements that the SDK always samples, and so reports their faults: they are emitted one by one."""
 
 
-class Output:
+class OperationOutput:
     """One output of an operation: counts elements, and passes them on.
 
     Args:
@@ -156,7 +156,7 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
         super().setup(data_sampler)
-        self._outputs = [Output(r, self._consumers_of.get(n, [])) for n, r in enumerate(self.receivers)]
+        self._outputs = [OperationOutput(r, self._consumers_of.get(n, [])) for n, r in enumerate(self.receivers)]
 
     def start(self) -> None:
         """See the SDK's `Operation`."""
@@ -281,13 +281,13 @@ def piece_after(value: Any) -> int:
     """Return how many values may be created after one like this before their size is checked; more for numbers."""
     kind = type(value)
     if kind in _NUMBERS or (kind is tuple and len(value) <= _FEW and _NUMBERS.issuperset(map(type, value))):
-        return LONGEST
+        return BLOCK_ELEMENTS_MAX
     return PIECE
 
 
 def longest_of(length: int, estimate: Any, *samples: Any) -> int:
     """Return the maximum length of the next block: twice the last one, as far as memory allows."""
-    return max(1, min(2 * length, LONGEST, fitting(estimate, *samples)))
+    return max(1, min(2 * length, BLOCK_ELEMENTS_MAX, fitting(estimate, *samples)))
 
 
 def fitting(estimate: Any, *samples: Any) -> int:

@@ -25,8 +25,8 @@ _FEWEST = threshold(16)
 """Elements of a batch; with fewer, taking it whole costs more."""
 _LEAST = threshold(1 << 10)
 """Bytes of a batch per shard; with fewer, writing its elements costs less."""
-_MOST_HELD = threshold(1 << 18, 2)
-_MOST_WINDOWS = threshold(4096)
+_HELD_BYTES_MAX = threshold(1 << 18, 2)
+_WINDOWS_MAX = threshold(4096)
 
 
 class ElementWrite(Write):
@@ -48,7 +48,7 @@ class ElementWrite(Write):
         self._blob_bytes = max(4096, min(BLOB_BYTES, STREAMS_BYTES // self._targets))
         # Waiting elements take about a tenth of a blob per shard.
         self._held_bytes = self._blob_bytes // 10 * self._targets
-        self._longest = min(_LONGEST * self._targets, max(_MOST_HELD, self._targets))
+        self._longest = min(_LONGEST * self._targets, max(_HELD_BYTES_MAX, self._targets))
         self.begin_task()
 
     @override
@@ -210,7 +210,7 @@ class SideWrite(Write):
         stream = self._streams.get(window)
         if stream is None:
             stream = self._streams[window] = create_OutputStream()
-            if len(self._streams) > _MOST_WINDOWS:
+            if len(self._streams) > _WINDOWS_MAX:
                 self._flush()
                 stream = self._streams[window] = create_OutputStream()
             self._blob_bytes = min(BLOB_BYTES, STREAMS_BYTES // len(self._streams))

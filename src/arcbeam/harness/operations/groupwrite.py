@@ -22,7 +22,7 @@ from arcbeam.harness.encoding.frames import BLOB_BYTES, record
 from arcbeam.harness.encoding.keyforms import PLAIN, KeyForms, Kind
 from arcbeam.harness.encoding.opaque import Encodings, IsOpaque, opacity
 from arcbeam.harness.encoding.windowcoder import WindowBytes
-from arcbeam.harness.operations.blockoperation import LONGEST
+from arcbeam.harness.operations.blockoperation import BLOCK_ELEMENTS_MAX
 from arcbeam.harness.operations.write import Write
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import buckets_per_shard, key_hash
@@ -155,7 +155,7 @@ class GroupWrite(Write):
         self._held += held + (groups - self._last_groups) * (getsizeof(key) + _GROUP_OVERHEAD)
         self._last_check, self._last_groups = self._count, groups
         # Large values are checked more often: an interval never holds more than a sixteenth of the budget.
-        longest = max(1, min(2 * self._longest, LONGEST, int(self._budget / 16 / size)))
+        longest = max(1, min(2 * self._longest, BLOCK_ELEMENTS_MAX, int(self._budget / 16 / size)))
         if self._held > self._budget:
             self._flush()
         self._longest = longest

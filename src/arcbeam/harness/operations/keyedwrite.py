@@ -27,10 +27,10 @@ from arcbeam.sizes import cache_size, threshold
 
 _Stamp = tuple[Any, Any, Any]
 """Time, windows and pane."""
-_MOST_STAMPS = cache_size(64)
-_FEWEST_PAIRS = threshold(500, 4)
+_STAMPS_MAX = cache_size(64)
+_PAIRS_MIN = threshold(500, 4)
 """Encoded pairs that are grouped in columns; fewer are decoded."""
-_MOST_KEPT = threshold(1 << 30, 1000)
+_KEPT_BYTES_MAX = threshold(1 << 30, 1000)
 """Bytes of encoded pairs that are grouped together; their places have 31 bits."""
 
 
@@ -142,7 +142,7 @@ class KeyedWrite(GroupWrite):
         stamp, windows = block.stamp, self._window_bytes.of(block.windows)
         kept = self._kept.get(windows)
         if kept is None:
-            if len(self._kept) >= _MOST_STAMPS or not self._seen.isdisjoint(windows):
+            if len(self._kept) >= _STAMPS_MAX or not self._seen.isdisjoint(windows):
                 return False
             self._seen.update(windows)
             kept = self._kept[windows] = stamp, []
@@ -152,7 +152,7 @@ class KeyedWrite(GroupWrite):
         self._count += len(block)
         self._held_by_values += len(block.data)
         self._held += COPIES * len(block.data) + OVERHEAD * len(block)
-        if self._held > min(self._budget, _MOST_KEPT):
+        if self._held > min(self._budget, _KEPT_BYTES_MAX):
             self._flush()
         return True
 
@@ -167,7 +167,7 @@ class KeyedWrite(GroupWrite):
 
     @override
     def _flush(self) -> None:
-        if self._count < _FEWEST_PAIRS:
+        if self._count < _PAIRS_MIN:
             self._fill_tables()
         super()._flush()
 
@@ -191,7 +191,7 @@ class KeyedWrite(GroupWrite):
         windows = self._window_bytes.of(stamp[1])
         found = self._stamped.get(windows)
         if found is None:
-            if len(self._stamped) >= _MOST_STAMPS or not self._seen.isdisjoint(windows):
+            if len(self._stamped) >= _STAMPS_MAX or not self._seen.isdisjoint(windows):
                 return False
             self._seen.update(windows)
             tables = self._tables if self._stamp is None else defaultdict(self._table)

@@ -17,7 +17,7 @@ from arcbeam.io.late import LateElement
 from arcbeam.model.urns import LATE_TAG, LATE_URN
 from arcbeam.sizes import threshold
 
-MOST_TOGETHER = threshold(512)
+ELEMENTS_MAX = threshold(512)
 """Dropped elements that are collected before they are emitted."""
 
 

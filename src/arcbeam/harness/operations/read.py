@@ -12,7 +12,7 @@ from apache_beam import coders
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness.operations.blockoperation import Output
+from arcbeam.harness.operations.blockoperation import OperationOutput
 from arcbeam.model.urns import READ_URN, ReadSpec
 
 
@@ -54,7 +54,7 @@ class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc] 
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
         super().setup(data_sampler)
-        self.output_blocks = Output(self.receivers[0], self._consumer_operations)
+        self.output_blocks = OperationOutput(self.receivers[0], self._consumer_operations)
 
     def pcollection_count_monitoring_infos(self, tag_to_pcollection_id: Any) -> dict[Any, Any]:
         """Return the element counts of its output, unless the stage that produced the elements counts them."""

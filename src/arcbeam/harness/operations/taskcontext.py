@@ -13,7 +13,7 @@ from arcbeam.model.rows import Outbox, Passed, Row
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TaskSettings:
     """Settings of a job that its tasks need; units are in the names.
 
     Attributes:
@@ -80,7 +80,7 @@ class OperationContext:
         writers: the write operations, which the task flushes after its last bundle.
     """
 
-    settings: Settings
+    settings: TaskSettings
     outbox: Outbox = field(default_factory=_Nowhere)
     partition: int = 0
     elements_out: dict[int, int] = field(default_factory=dict)

@@ -23,7 +23,7 @@ _TASK: Final = slice(1024, SIZE)
 NOWHERE: Final = b" " * _NAME
 
 
-class Memory(Protocol):
+class NoteMemory(Protocol):
     """The memory for notes: an `mmap`, or a buffer of this process."""
 
     def __setitem__(self, where: slice, what: bytes) -> None:
@@ -72,11 +72,11 @@ class Whereabouts:
     """
 
     def __init__(self) -> None:
-        self._memory: Memory = bytearray(SIZE)
+        self._memory: NoteMemory = bytearray(SIZE)
         self._at = NOWHERE
         self.careful = False
 
-    def use(self, memory: Memory) -> None:
+    def use(self, memory: NoteMemory) -> None:
         """Use this memory for the following notes."""
         self._memory, self._at = memory, NOWHERE
 

@@ -17,7 +17,7 @@ from apache_beam.runners.worker import bundle_processor
 from arcbeam.harness.state.statehandler import StateHandler
 
 
-class Elements:
+class BagElements:
     """The elements of a bag at one moment; may be iterated any number of times.
 
     Args:
@@ -40,7 +40,7 @@ class Elements:
         return list, (list(self),)
 
 
-coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(Elements)
+coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(BagElements)
 
 
 _PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
@@ -74,7 +74,7 @@ class _Bag(bundle_processor.SynchronousBagRuntimeState):  # type: ignore[misc]  
             elements: Iterable[Any] = super().read()
             return elements
         stored = () if self._cleared else handler.blocking_get(self._state_key, self._value_coder.get_impl())
-        return Elements(stored, self._added_elements)
+        return BagElements(stored, self._added_elements)
 
 
 class _Combining(bundle_processor.CombiningValueRuntimeState):  # type: ignore[misc]

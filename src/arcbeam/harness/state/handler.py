@@ -78,7 +78,7 @@ class InProcessStateHandler(StateHandler):
         self.clear_all()
         super().done()
 
-    # Called by our handles; see `arcbeam.harness.state.handles.Storage`.
+    # Called by our handles; see `arcbeam.harness.state.handles.CellStorage`.
 
     def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
         """Return the current elements of a bag."""

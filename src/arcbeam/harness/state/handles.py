@@ -22,7 +22,7 @@ from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
 from typing_extensions import override
 
-from arcbeam.harness.state.bags import Elements, kept_apart
+from arcbeam.harness.state.bags import BagElements, kept_apart
 from arcbeam.harness.state.cells import ListRange, places
 from arcbeam.harness.state.statehandler import CellId
 from arcbeam.sizes import memo
@@ -33,7 +33,7 @@ SDK."""
 _sort_key = itemgetter(0)
 
 
-class Storage(Protocol):
+class CellStorage(Protocol):
     """State between commits. A cell is a bag of elements; a value is a bag of one.
 
     `key` is a nested encoding with the key's coder. `cell` is (transform id, state name, encoded window). `coder` is
@@ -76,7 +76,7 @@ class Storage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class CellHandles:
     """The cells of a transform.
 
     Attributes:
@@ -86,13 +86,13 @@ class Cells:
         encode_window: encodes a window.
     """
 
-    storage: Storage
+    storage: CellStorage
     transform: str
     encode_key: Callable[[Any], bytes]
     encode_window: Callable[[Any], bytes]
 
 
-class Place:
+class KeyPlace:
     """The cells of a key in a window. Key and window are encoded when needed.
 
     Args:
@@ -104,7 +104,7 @@ class Place:
 
     __slots__ = ("_at", "_cells", "fresh", "key", "window")
 
-    def __init__(self, cells: Cells, key: Any, window: Any, *, fresh: bool) -> None:
+    def __init__(self, cells: CellHandles, key: Any, window: Any, *, fresh: bool) -> None:
         self._cells, self.key, self.window, self.fresh = cells, key, window, fresh
         self._at: tuple[bytes, bytes] | None = None
 
@@ -168,7 +168,7 @@ class Handle(Protocol):
 class Value(userstate.ReadModifyWriteRuntimeState):  # type: ignore[misc]  # Beam is untyped
     """See the SDK's class. Each read decodes again, so changing the result does not change the state."""
 
-    def __init__(self, place: Place, name: str, coder: Any) -> None:
+    def __init__(self, place: KeyPlace, name: str, coder: Any) -> None:
         self._place, self._name, self._coder = place, name, coder
         self._written = self._cleared = False
         self._value: Any = None
@@ -194,10 +194,10 @@ class Value(userstate.ReadModifyWriteRuntimeState):  # type: ignore[misc]  # Bea
             self._place.write(self._name, self._coder, (self._value,) if self._written else (), clear=True, keep=keep)
 
 
-class Bag(userstate.BagRuntimeState):  # type: ignore[misc]
+class BagHandle(userstate.BagRuntimeState):  # type: ignore[misc]
     """See the SDK's class. The result of a read does not change when elements are added."""
 
-    def __init__(self, place: Place, name: str, coder: Any) -> None:
+    def __init__(self, place: KeyPlace, name: str, coder: Any) -> None:
         self._place, self._name, self._coder = place, name, coder
         self._cleared = False
         self._added: list[Any] = []
@@ -205,7 +205,7 @@ class Bag(userstate.BagRuntimeState):  # type: ignore[misc]
     def read(self) -> Iterable[Any]:
         """Return the current elements."""
         stored = () if self._cleared else self._place.read(self._name, self._coder)
-        return Elements(stored, self._added)
+        return BagElements(stored, self._added)
 
     def add(self, value: Any) -> None:
         """Add an element."""
@@ -225,7 +225,7 @@ class Bag(userstate.BagRuntimeState):  # type: ignore[misc]
 class Set(userstate.SetRuntimeState):  # type: ignore[misc]
     """See the SDK's class."""
 
-    def __init__(self, place: Place, name: str, coder: Any) -> None:
+    def __init__(self, place: KeyPlace, name: str, coder: Any) -> None:
         self._place, self._name, self._coder = place, name, coder
         self._cleared = False
         self._added: set[Any] = set()
@@ -263,7 +263,7 @@ class Combining(userstate.CombiningValueRuntimeState):  # type: ignore[misc]
     a copy.
     """
 
-    def __init__(self, place: Place, name: str, coder: Any, combine_fn: Any) -> None:
+    def __init__(self, place: KeyPlace, name: str, coder: Any, combine_fn: Any) -> None:
         self._place, self._name, self._coder = place, name, coder
         self._fn = combine_fn
         self._cleared = False
@@ -304,7 +304,7 @@ class OrderedList(userstate.OrderedListRuntimeState):  # type: ignore[misc]
         coder: coder impl of (sort key, value).
     """
 
-    def __init__(self, place: Place, name: str, coder: Any) -> None:
+    def __init__(self, place: KeyPlace, name: str, coder: Any) -> None:
         self._place, self._name, self._coder = place, name, coder
         self._removed: list[ListRange] = []
         self._cleared = False
@@ -377,9 +377,9 @@ class HandleMaker:
 
     def __init__(self) -> None:
         self._fns: dict[Any, Any] = {}
-        self._makers: dict[Any, Callable[[Place], Handle]] = memo()
+        self._makers: dict[Any, Callable[[KeyPlace], Handle]] = memo()
 
-    def make(self, spec: Any, place: Place) -> Handle:
+    def make(self, spec: Any, place: KeyPlace) -> Handle:
         """Return a handle for the state that an SDK spec describes."""
         maker = self._makers.get(spec)
         if maker is None:
@@ -392,13 +392,13 @@ class HandleMaker:
         for fn in fns.values():
             fn.teardown()
 
-    def _maker(self, spec: Any) -> Callable[[Place], Handle]:
+    def _maker(self, spec: Any) -> Callable[[KeyPlace], Handle]:
         name, coder = spec.name, spec.coder.get_impl()
         match spec:
             case userstate.ReadModifyWriteStateSpec():
                 return lambda place: Value(place, name, coder)
             case userstate.BagStateSpec():
-                return lambda place: Bag(place, name, coder)
+                return lambda place: BagHandle(place, name, coder)
             case userstate.SetStateSpec():
                 return lambda place: Set(place, name, coder)
             case userstate.CombiningValueStateSpec():

@@ -127,7 +127,7 @@ class StateHandler(ABC):
             self._decoded.clear()
             self._sides = sides
 
-    # The storage, also for our handles: see `arcbeam.harness.state.handles.Storage`.
+    # The storage, also for our handles: see `arcbeam.harness.state.handles.CellStorage`.
 
     @abstractmethod
     def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:

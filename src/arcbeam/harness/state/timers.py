@@ -27,7 +27,7 @@ Slot = tuple["Family", str, int]
 """The identity of a timer of a key: its family, its dynamic tag, and the number of its window."""
 
 
-class SetTimer(NamedTuple):
+class PendingTimer(NamedTuple):
     """A timer that is set. Compares in the order of firing.
 
     Attributes:
@@ -60,7 +60,7 @@ class SetTimer(NamedTuple):
         """Its dynamic tag."""
         return self.slot[1]
 
-    def fires_at_hold(self) -> SetTimer:
+    def fires_at_hold(self) -> PendingTimer:
         """Return the timer as if it were set for the event time of its outputs."""
         return self._replace(micros=self.hold, at=None)
 
@@ -74,13 +74,13 @@ _new = tuple.__new__
 """Creates a named tuple without the Python-level call of its class: there may be a timer for each element."""
 
 
-class TimerSink(Protocol):
+class TimerReceiver(Protocol):
     """Receives the timers that user code sets and clears."""
 
     def set(
         self, family: Any, tag: str, key: Any, windows: tuple[Any], micros: int, at: Any, hold: int, pane: Any
     ) -> None:
-        """Set a timer, and replace its previous setting; see `SetTimer`."""
+        """Set a timer, and replace its previous setting; see `PendingTimer`."""
         ...
 
     def unset(self, family: Any, tag: str, windows: tuple[Any]) -> None:
@@ -88,7 +88,7 @@ class TimerSink(Protocol):
         ...
 
 
-class NotSet(TimerSink):
+class NotSet(TimerReceiver):
     """For the family of a callback on window expiration."""
 
     @override
@@ -103,7 +103,7 @@ class NotSet(TimerSink):
         self.set(family)
 
 
-_Domain = InMemoryTimers[tuple[Any, ...], Slot, SetTimer]
+_Domain = InMemoryTimers[tuple[Any, ...], Slot, PendingTimer]
 """Timers of a key in one time domain. A timer is its own order."""
 _slot_of: Final = itemgetter(2)
 
@@ -117,8 +117,8 @@ class PendingTimers(NamedTuple):
     order: int
 
 
-class KeyTimers(TimerSink):
-    """The pending timers of the current key; a `TimerSink`.
+class KeyTimers(TimerReceiver):
+    """The pending timers of the current key; a `TimerReceiver`.
 
     A timer is pending from its last `set` until it is cleared or taken.
     """
@@ -149,20 +149,20 @@ class KeyTimers(TimerSink):
         # no timer has fired yet. SUBTLE: so no two orders that are compared have equal ranks, and keys never compare.
         self._order = order = self._order + 1
         if timers.is_ordered:
-            timer = _new(SetTimer, (micros, order, slot, key, windows, at, hold, pane))
+            timer = _new(PendingTimer, (micros, order, slot, key, windows, at, hold, pane))
             timers.put(slot, timer, timer)
             return
         pending = timers.pending
         if slot in pending:
             order = pending[slot][1].order
-        timer = _new(SetTimer, (micros, order, slot, key, windows, at, hold, pane))
+        timer = _new(PendingTimer, (micros, order, slot, key, windows, at, hold, pane))
         pending[slot] = timer, timer
 
     @override
     def unset(self, family: Family, tag: str, windows: tuple[Any]) -> None:
         self._domains[family.processing].remove((family, tag, self._number(windows[0])))
 
-    def event_timers(self, limit: int) -> Iterator[SetTimer]:
+    def event_timers(self, limit: int) -> Iterator[PendingTimer]:
         """Return the event-time timers in the order of their timestamps. A returned timer is no longer pending.
 
         Timers that are set meanwhile are included. Only `set` and `unset` may be called during the iteration.
@@ -172,7 +172,7 @@ class KeyTimers(TimerSink):
         """
         return self._domains[False].below((limit + 1,))
 
-    def take_processing(self, limit: int) -> SetTimer | None:
+    def take_processing(self, limit: int) -> PendingTimer | None:
         """Remove and return the first processing-time timer; None if none is due at `limit`."""
         timers = self._domains[True]
         first = timers.first()
@@ -231,14 +231,14 @@ class Family:
 
     __slots__ = ("name", "operation", "processing", "timers")
 
-    def __init__(self, operation: Any, name: str, processing: bool, timers: TimerSink) -> None:
+    def __init__(self, operation: Any, name: str, processing: bool, timers: TimerReceiver) -> None:
         self.operation = operation
         self.name = name
         self.processing = processing
         self.timers = timers
         operation.add_timer_info(name, TimerInfo(timer_coder_impl=self, output_stream=self))
 
-    def at_expiration(self, key: Any, windows: tuple[Any], last: int) -> SetTimer:
+    def at_expiration(self, key: Any, windows: tuple[Any], last: int) -> PendingTimer:
         """Return the timer by which the family's callback is called when a window expires.
 
         Args:
@@ -246,7 +246,7 @@ class Family:
             windows: a tuple of the window.
             last: the window's last microsecond: event time of the outputs.
         """
-        return _new(SetTimer, (last, 0, (self, "", 0), key, windows, None, last, PANE_INFO_UNKNOWN))
+        return _new(PendingTimer, (last, 0, (self, "", 0), key, windows, None, last, PANE_INFO_UNKNOWN))
 
     def encode_to_stream(self, timer: Any, stream: Any, nested: bool) -> None:
         """Implement the SDK's coder: user code of an SDK operation has set or cleared a timer."""

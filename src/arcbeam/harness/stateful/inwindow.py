@@ -13,7 +13,7 @@ from typing import Any, Final
 from apache_beam.internal.util import insert_values_in_args
 
 from arcbeam.harness.encoding.sdktimes import timestamp_of
-from arcbeam.harness.state.handles import Cells, Handle, HandleMaker, Place
+from arcbeam.harness.state.handles import CellHandles, Handle, HandleMaker, KeyPlace
 from arcbeam.harness.state.timers import TimerHandle
 from arcbeam.harness.stateful.arguments import ProcessArguments
 
@@ -21,7 +21,7 @@ _NO_KWARGS: Final[dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Provision:
+class FixedArguments:
     """The parts of a DoFn's arguments that do not depend on the key.
 
     Attributes:
@@ -32,25 +32,25 @@ class Provision:
         sides: the SDK's maps of side inputs.
     """
 
-    cells: Cells
+    cells: CellHandles
     makes: HandleMaker
     timer_infos: dict[str, Any]
     process: ProcessArguments
     sides: Any
 
 
-class InWindow(Place):
+class InWindow(KeyPlace):
     """The arguments of user code for a key in one window.
 
     Args:
         provision: of the DoFn.
         key, window: the key and the window.
-        fresh: see `Place`.
+        fresh: see `KeyPlace`.
     """
 
     __slots__ = ("_args", "_kwargs", "_provision", "_stamp", "_states")
 
-    def __init__(self, provision: Provision, key: Any, window: Any, *, fresh: bool) -> None:
+    def __init__(self, provision: FixedArguments, key: Any, window: Any, *, fresh: bool) -> None:
         # One is created for each key, so a call of the base class's `__init__` is worth avoiding.
         self._cells, self.key, self.window, self.fresh = provision.cells, key, window, fresh
         self._at = None

@@ -24,11 +24,11 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.encoding.sdktimes import timestamp_of
 from arcbeam.harness.encoding.windowcoder import remembering_latest
-from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, Output, count_infos
-from arcbeam.harness.state.handles import Cells, HandleMaker
-from arcbeam.harness.state.timers import SetTimer
+from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, OperationOutput, count_infos
+from arcbeam.harness.state.handles import CellHandles, HandleMaker
+from arcbeam.harness.state.timers import PendingTimer
 from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
-from arcbeam.harness.stateful.inwindow import InWindow, Provision
+from arcbeam.harness.stateful.inwindow import FixedArguments, InWindow
 from arcbeam.harness.transforms.emitting import Emitter
 from arcbeam.harness.transforms.values import ExtraArguments, has_life
 
@@ -53,7 +53,7 @@ class StatefulOperation(BlockOperation):
         key_coder = input_coder.key_coder()
         encode_key: Callable[[Any], bytes] = key_coder.get_impl().encode_nested
         encode_window = remembering_latest(input_coder.window_coder.get_impl().encode)
-        self.cells = Cells(factory.state_handler, name.transform_id, encode_key, encode_window)
+        self.cells = CellHandles(factory.state_handler, name.transform_id, encode_key, encode_window)
         # An SDK object, because the SDK's DoFn runner requires one.
         self._context = bundle_processor.FnApiUserStateContext(
             factory.state_handler, name.transform_id, key_coder, input_coder.window_coder
@@ -65,7 +65,7 @@ class StatefulOperation(BlockOperation):
         # Calling a generator function runs no line of user code.
         self._timers_yield = all(isgeneratorfunction(method.method) for method in self._timer_methods.values())
         self._timer_infos: dict[str, Any] = {}
-        self._provision = Provision(self.cells, self._makes, self._timer_infos, self._process, self._given.sides)
+        self._provision = FixedArguments(self.cells, self._makes, self._timer_infos, self._process, self._given.sides)
         self._yields = isgeneratorfunction(fn.process)
         process = self._process
         # No argument but the element differs from element to element.
@@ -80,7 +80,7 @@ class StatefulOperation(BlockOperation):
         self._driven = False
         self._windows: dict[Any, InWindow] | None = None
         self._latest: InWindow | None = None
-        self._source: Output | None = None
+        self._source: OperationOutput | None = None
         self._uncounted = 0
         self._warm = False
 
@@ -164,7 +164,7 @@ class StatefulOperation(BlockOperation):
 
     # Called by the driver of keys.
 
-    def counts_for(self, source: Output) -> None:
+    def counts_for(self, source: OperationOutput) -> None:
         """Count the elements that arrive through `put` as elements of this output."""
         self._source, self._warm = source, source.is_warm
 
@@ -237,9 +237,9 @@ class StatefulOperation(BlockOperation):
         if not self._driven:
             self._go_to(timer.user_key)
         at, slot = timer.fire_timestamp, (self._timer_infos[family].timer_coder_impl, timer.dynamic_timer_tag, 0)
-        self.fire((SetTimer(at.micros, 0, slot, timer.user_key, timer.windows, at, at.micros, timer.paneinfo),))
+        self.fire((PendingTimer(at.micros, 0, slot, timer.user_key, timer.windows, at, at.micros, timer.paneinfo),))
 
-    def fire(self, timers: Iterable[SetTimer]) -> int:
+    def fire(self, timers: Iterable[PendingTimer]) -> int:
         """Fire timers of the key, each before the next is taken; return their number."""
         count, methods, emitter = 0, self._timer_methods, self._emitter
         stamp, take = emitter.stamp, emitter.take_from if self._timers_yield else emitter.take
@@ -446,7 +446,7 @@ class StatefulOperation(BlockOperation):
     # Counting.
 
     def _count_in(self, block: Block) -> None:
-        """Count elements for the output that has emitted them; sample one in some, as in `Output`."""
+        """Count elements for the output that has emitted them; sample one in some, as in `OperationOutput`."""
         source = self._source
         if source is None:
             return

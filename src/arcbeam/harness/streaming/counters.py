@@ -12,7 +12,7 @@ from typing import Any
 
 from arcbeam.console.progressline import JobProgress
 from arcbeam.engine.watermarks.clocks import Port, shown_time
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.harness.bundle.metrics import MetricsTable, parsed, seconds_in_transforms
 from arcbeam.model.rows import BundleReport, Passed
 from arcbeam.model.timestamps import Duration
@@ -81,7 +81,7 @@ class Counters:
         return {"user": round(sum(longest.values()), 3), "outputs": outputs}
 
     def committed(
-        self, micro_batch: int, times: Times, took: Duration, *, ran: bool = True
+        self, micro_batch: int, times: WatermarkTimes, took: Duration, *, ran: bool = True
     ) -> tuple[Sequence[BundleReport], str]:
         """Add a committed micro-batch.
 

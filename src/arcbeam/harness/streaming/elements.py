@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from apache_beam.coders import coder_impl
 
-from arcbeam.engine.grouping.contents import Values
-from arcbeam.engine.grouping.groupings import Combined, Elements, Together, WindowedElement
+from arcbeam.engine.grouping.contents import EncodedPaneValues
+from arcbeam.engine.grouping.groupings import Combined, KeyElements, UniformElements, WindowedElement
 from arcbeam.engine.grouping.windowbuffer import BufferedPane
 from arcbeam.harness.bundle.windows import Windows, column, our_pane, their_pane
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
@@ -61,7 +61,7 @@ class Codec:
             strict=False,
         )
 
-    def block(self, elements: Elements) -> Block:
+    def block(self, elements: KeyElements) -> Block:
         """Return a block of the engine's elements, at least one."""
         if isinstance(elements, BlockElements | EncodedElements):
             return elements.block
@@ -82,8 +82,8 @@ class Codec:
         return None if type(block.windows) is Each else self._windows.all_ours(block.windows)
 
 
-class BlockElements(Together):
-    """A block that is split into elements only if needed. See `arcbeam.engine.grouping.groupings.Together`.
+class BlockElements(UniformElements):
+    """A block that is split into elements only if needed. See `arcbeam.engine.grouping.groupings.UniformElements`.
 
     Attributes:
         block: the block as it arrived.
@@ -103,7 +103,7 @@ class BlockElements(Together):
         return self._codec.elements(self.block)
 
 
-class EncodedElements(Together):
+class EncodedElements(UniformElements):
     """The same for an encoded block whose common properties are known. It is decoded at each access."""
 
     __slots__ = ("_codec", "_stamp", "packed", "windows")
@@ -126,7 +126,7 @@ class EncodedElements(Together):
         return self._codec.elements(self.block)
 
 
-def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iterator[tuple[bytes, Elements]]:
+def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iterator[tuple[bytes, KeyElements]]:
     """Yield the input of a stage without keys."""
     for row in rows:
         for block in coder.read(row.blob):
@@ -135,7 +135,7 @@ def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iter
 
 def keyed_elements(
     rows: Iterable[Row], coder: BlockCoder, codec: Codec, memory: int, *, join: bool = False
-) -> Iterator[tuple[bytes, Elements | Combined]]:
+) -> Iterator[tuple[bytes, KeyElements | Combined]]:
     """Yield the input of a stage with keys: each encoded key with its values, in the blocks in which they were written.
 
     Also yields what accumulators stand for.
@@ -177,7 +177,7 @@ def keyed_elements(
 
 
 class Packed:
-    """The values of elements that were stored in packed form (`Together.packed`).
+    """The values of elements that were stored in packed form (`UniformElements.packed`).
 
     Args:
         coder: coder of blocks of them.
@@ -222,7 +222,7 @@ class PaneValues:
 
     __slots__ = ("__weakref__", "_codec", "_contents", "_packed")
 
-    def __init__(self, contents: Values | BufferedPane, codec: Codec, packed: Packed) -> None:
+    def __init__(self, contents: EncodedPaneValues | BufferedPane, codec: Codec, packed: Packed) -> None:
         self._contents = contents
         self._codec, self._packed = codec, packed
         if contents.lent is not None:
@@ -230,28 +230,28 @@ class PaneValues:
             contents.lent.keep_if(lambda: kept() is not None, in_file)
 
     @staticmethod
-    def of(contents: Values | BufferedPane, codec: Codec, packed: Packed) -> Any:
+    def of(contents: EncodedPaneValues | BufferedPane, codec: Codec, packed: Packed) -> Any:
         """Return the values of a pane for the SDK: a list if they are few."""
         if not PaneValues.are_few(contents):
             return PaneValues(contents, codec, packed)
-        if isinstance(contents, Values):
+        if isinstance(contents, EncodedPaneValues):
             return list(map(codec.decode, contents))
         if len(contents.parts) == 1 and type(contents.parts[0]) is bytes:
             return packed.values(contents.parts[0])
         return list(PaneValues(contents, codec, packed))
 
     @staticmethod
-    def are_few(contents: Values | BufferedPane) -> bool:
+    def are_few(contents: EncodedPaneValues | BufferedPane) -> bool:
         """Return whether the values of a pane are decoded at once."""
         return contents.size <= _EAGER_BYTES and contents.lent is None
 
     def __iter__(self) -> Iterator[Any]:
         contents, decode = self._contents, self._codec.decode
-        if isinstance(contents, Values):
+        if isinstance(contents, EncodedPaneValues):
             yield from map(decode, contents)
             return
         for part in contents.parts:
-            yield from map(decode, part) if isinstance(part, Values) else self._packed.values(part)
+            yield from map(decode, part) if isinstance(part, EncodedPaneValues) else self._packed.values(part)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)

@@ -19,7 +19,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splittable import Sized, SplittableOperation
 from arcbeam.harness.bundle.splitting import Splitter
 from arcbeam.model import texts
-from arcbeam.model.attempts import waiting
+from arcbeam.model.attempts import wait_reason
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import NOT_BEGUN, Timestamp
 from arcbeam.sizes import remembered
@@ -33,11 +33,11 @@ PATIENCE_SECONDS = 10.0
 """Seconds after the end of the budget until a warning about a running process."""
 
 
-LONGEST_SHOWN = 200
+SHOWN_CHARACTERS_MAX = 200
 """Characters of a value in an error."""
 
 
-class Restrictions(Protocol):
+class StageRestrictions(Protocol):
     """The restrictions of a stage, for its runner."""
 
     def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
@@ -76,7 +76,7 @@ class Restrictions(Protocol):
         """Release what the processing of restrictions needs. Idempotent."""
 
 
-class StreamingRestrictions(Restrictions):
+class StreamingRestrictions(StageRestrictions):
     """The restrictions of a stage. A caller of `resume` must call `close`, unless `resume` has raised.
 
     Args:
@@ -116,11 +116,11 @@ class StreamingRestrictions(Restrictions):
         self._budget, self._pieces = budget, 1 if pieces > 1 and operation.endless else pieces
         try:
             element = self._running = coder.decode_nested(sized.element)
-            waiting.take()  # Of one that has failed.
+            wait_reason.take()  # Of one that has failed.
             processed = operation.process(element, self._watching(), fresh=sized.fresh)
             self._processor.bundles.elements += 1
             splits = [self._left(application, outputs, None) for application in processed.split_off]
-            reason = waiting.take()
+            reason = wait_reason.take()
             deferred = [self._left(application, outputs, clock, reason) for application in processed.deferred]
         except BaseException:
             self.close()
@@ -193,7 +193,7 @@ class StreamingRestrictions(Restrictions):
 
 
 def _shown(of: Any) -> str:
-    return texts.safe_text(repr, of, LONGEST_SHOWN)
+    return texts.safe_text(repr, of, SHOWN_CHARACTERS_MAX)
 
 
 def watermarks_at_first(element: Any, outputs: tuple[str, ...]) -> Mapping[str, Timestamp]:
@@ -206,7 +206,7 @@ def due_of(application: Any, clock: Callable[[], Timestamp] | None) -> Timestamp
 
     Args:
         application: what the SDK has returned.
-        clock: see `Restrictions.resume`; None for what was split off.
+        clock: see `StageRestrictions.resume`; None for what was split off.
     """
     # SUBTLE: not from the recorded time of the micro-batch, which is in the past: the delay would be too short.
     if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
@@ -215,7 +215,7 @@ def due_of(application: Any, clock: Callable[[], Timestamp] | None) -> Timestamp
 
 
 def result_of(splits: list[Remainder], deferred: list[Remainder], made: int, stage: Stage) -> RestrictionResult:
-    """Return the result of `Restrictions.resume`.
+    """Return the result of `StageRestrictions.resume`.
 
     Args:
         splits: what was split off.

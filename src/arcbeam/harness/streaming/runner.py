@@ -13,7 +13,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, DropReason, EmitPane
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import KeyElements, WindowedElement
 from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.residuals import Remainder, Restriction
@@ -24,10 +24,10 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.harness.bundle.observedtimes import seen, sketches, unconfirmed
 from arcbeam.harness.bundle.windows import column, their_pane
 from arcbeam.harness.encoding.blocks import Block, Each
-from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
+from arcbeam.harness.operations.lateoperation import ELEMENTS_MAX, dropped
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.elements import PaneValues
-from arcbeam.harness.streaming.restrictions import LONGEST_SHOWN, Restrictions
+from arcbeam.harness.streaming.restrictions import SHOWN_CHARACTERS_MAX, StageRestrictions
 from arcbeam.harness.streaming.stageparts import StageParts
 from arcbeam.model import texts
 from arcbeam.model.commits import Committable
@@ -59,7 +59,7 @@ class StreamingRunner(StageRunner):
         view: StateView,
         placed: StagePlacement,
         clock: TaskClock | None = None,
-        restrictions: Restrictions | None = None,
+        restrictions: StageRestrictions | None = None,
     ) -> None:
         self._stage, self._of_restrictions = stage, restrictions
         self._outputs = placed.flow.outputs
@@ -81,7 +81,7 @@ class StreamingRunner(StageRunner):
         stage.state.work_on(view, placed.number)
 
     @override
-    def process(self, key: bytes, elements: Elements) -> CallResult:
+    def process(self, key: bytes, elements: KeyElements) -> CallResult:
         stage = self._stage
         block = stage.codec.block(elements)
         if not stage.keyed:
@@ -205,7 +205,7 @@ class StreamingRunner(StageRunner):
             time, expired = drop.window.max_timestamp, False
         for value in values:
             self._late.append(dropped(key, value, time, window, drop.watermark, expired))
-            if len(self._late) >= MOST_TOGETHER:
+            if len(self._late) >= ELEMENTS_MAX:
                 self._put_late()
 
     def _put_late(self) -> None:
@@ -245,7 +245,7 @@ class StreamingRunner(StageRunner):
     def about(self) -> str:
         if self._of_restrictions is not None:
             return self._of_restrictions.about()
-        return "" if self._encoded_key is None else f"key {texts.safe_text(repr, self._key, LONGEST_SHOWN)}"
+        return "" if self._encoded_key is None else f"key {texts.safe_text(repr, self._key, SHOWN_CHARACTERS_MAX)}"
 
     def _enter(self, key: bytes) -> Any:
         """Begin a call for a user key; return the key for the SDK."""
@@ -286,7 +286,7 @@ class StreamingRunner(StageRunner):
         return taken
 
     @property
-    def _restrictions(self) -> Restrictions:
+    def _restrictions(self) -> StageRestrictions:
         if self._of_restrictions is None:
             raise ArcbeamError(f"stage {self._stage.processor.stage.name!r} has no restrictions")
         return self._of_restrictions

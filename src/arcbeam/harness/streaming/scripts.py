@@ -13,7 +13,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
-from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.grouping.groupings import KeyElements
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.streaming.elements import NO_KEY, BlockElements, Codec
 from arcbeam.model.timestamps import Timestamp
@@ -23,7 +23,7 @@ _GLOBAL = (GlobalWindow(),)
 
 def scripted_elements(
     elements: Sequence[tuple[bytes, Timestamp]], codec: Codec, decode: Callable[[bytes], object]
-) -> Iterator[tuple[bytes, Elements]]:
+) -> Iterator[tuple[bytes, KeyElements]]:
     """Yield elements in the global window; one that the SDK's holder wraps has its own time, windows and pane.
 
     Args:

@@ -24,7 +24,7 @@ from arcbeam.model.windows import Window
 from arcbeam.sizes import cache_size
 
 _MULTIMAP = common_urns.side_inputs.MULTIMAP.urn
-_MOST_KNOWN = cache_size(10_000)
+_KNOWN_MAX = cache_size(10_000)
 
 
 class Presence(Protocol):
@@ -100,7 +100,7 @@ class SideWindows:
         """Return what an element of a window reads: channels, and their windows in the engine's encoding."""
         known = self._needed.get(window)
         if known is None:
-            if len(self._needed) > _MOST_KNOWN:
+            if len(self._needed) > _KNOWN_MAX:
                 self._needed.clear()
             theirs = self._windows.theirs(window)
             known = self._needed[window] = tuple(

@@ -13,7 +13,7 @@ from typing_extensions import override
 from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.task.taskstage import StageRunner
 from arcbeam.harness.streaming.clocks import TaskClock
-from arcbeam.harness.streaming.restrictions import Restrictions, StreamingRestrictions
+from arcbeam.harness.streaming.restrictions import StageRestrictions, StreamingRestrictions
 from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.harness.streaming.stageparts import StageParts
 from arcbeam.model.interfaces import StateView
@@ -28,7 +28,7 @@ class StageCode(Protocol):
     """
 
     parts: StageParts
-    restrictions: Restrictions | None
+    restrictions: StageRestrictions | None
 
     def runner(self, view: StateView, placed: StagePlacement, clock: TaskClock) -> StageRunner:
         """Return the user code in a shard; see `TaskStage.runner`."""

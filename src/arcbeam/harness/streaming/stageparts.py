@@ -20,7 +20,7 @@ from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.operations.lateoperation import LateOperation, late_operation
 from arcbeam.harness.operations.standin import StandIn
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.harness.state import bags
 from arcbeam.harness.state.timers import NotSet
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
@@ -70,7 +70,7 @@ class StageParts:
         blocks: coder of the input's blocks.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, *, sampled: bool = False) -> None:
+    def __init__(self, stage: Stage, settings: TaskSettings, *, sampled: bool = False) -> None:
         self.sampler = StageSampler() if sampled else None
         # Only transforms that run one by one have outputs to be sampled.
         settings = replace(settings, value_chains=False, loops=False, batches=False) if sampled else settings

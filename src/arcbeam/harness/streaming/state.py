@@ -84,7 +84,7 @@ class ViewState(StateHandler):
         """Register a context of user state that the SDK has created for one of the stage's operations."""
         self._contexts.append(context)
 
-    # See `arcbeam.harness.state.handles.Storage`. A cell is (transform id, state name, encoded window).
+    # See `arcbeam.harness.state.handles.CellStorage`. A cell is (transform id, state name, encoded window).
 
     def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
         """Return the current elements of a bag."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from arcbeam.engine.grouping.groupings import Combined, Elements
+from arcbeam.engine.grouping.groupings import Combined, KeyElements
 from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.protocol.stagekinds import StageSpec, Stateful
 from arcbeam.engine.task.taskstage import Counting, StageRunner, TaskStage
@@ -74,7 +74,7 @@ class StreamingStage(TaskStage):
         self.parts.processor.begin_task(outbox, shard, side_writer, sides)
 
     @override
-    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         parts = self.parts
         if parts.keyed:
             # A key with state is entered once. Elements that are stored stay as they arrived.
@@ -84,7 +84,7 @@ class StreamingStage(TaskStage):
         return plain_elements(rows, parts.blocks, parts.codec)
 
     @override
-    def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+    def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, KeyElements]]:
         return scripted_elements(elements, self.parts.codec, self.parts.decode_scripted)
 
     @override

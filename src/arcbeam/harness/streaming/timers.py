@@ -13,7 +13,7 @@ from typing_extensions import override
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import TimerCleared, TimerSet
 from arcbeam.harness.bundle.windows import Windows, our_pane, their_pane
-from arcbeam.harness.state.timers import Family, SetTimer, TimerSink
+from arcbeam.harness.state.timers import Family, PendingTimer, TimerReceiver
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.model.timestamps import MAX_TIMESTAMP
@@ -22,7 +22,7 @@ from arcbeam.model.windows import GLOBAL_WINDOW, PaneInfo, Window
 _new = tuple.__new__
 
 
-class TimerLog(TimerSink):
+class TimerLog(TimerReceiver):
     """The timers that the running call has set and cleared, in order.
 
     Args:
@@ -90,7 +90,7 @@ class StreamingTimerFamily(Family):
 
     __slots__ = ("_driven", "known_as")
 
-    def __init__(self, operation: Any, name: str, processing: bool, known_as: str, timers: TimerSink) -> None:
+    def __init__(self, operation: Any, name: str, processing: bool, known_as: str, timers: TimerReceiver) -> None:
         super().__init__(operation, name, processing, timers)
         self.known_as = known_as
         self._driven = isinstance(operation, StatefulOperation)
@@ -103,13 +103,13 @@ class StreamingTimerFamily(Family):
         """Call user code on the expiration of a window of the current key; see `at_expiration`."""
         self._call(self.at_expiration(key, windows, last))
 
-    def _call(self, timer: SetTimer) -> None:
+    def _call(self, timer: PendingTimer) -> None:
         if self._driven:
             self.operation.fire((timer,))
         else:
             self.operation.process_timer(self.name, timer.for_sdk())
 
-    def as_set(self, fired: Fired, key: Any, windows: tuple[Any]) -> SetTimer:
+    def as_set(self, fired: Fired, key: Any, windows: tuple[Any]) -> PendingTimer:
         """Return a firing timer in the form that the operation takes."""
         # SUBTLE: Python's SDK gives a firing one timestamp, for its outputs and for timers that it sets. That must be
         # an event time. So a processing-time timer uses its hold, otherwise outputs would leave their window. Other
@@ -117,4 +117,4 @@ class StreamingTimerFamily(Family):
         hold = MAX_TIMESTAMP if fired.hold is None else fired.hold
         at = fired.hold if self.processing and fired.hold is not None else fired.fire_at
         pane = their_pane(PaneInfo.unpacked(fired.payload)) if fired.payload else PANE_INFO_UNKNOWN
-        return _new(SetTimer, (at, 0, (self, fired.tag, 0), key, windows, None, hold, pane))
+        return _new(PendingTimer, (at, 0, (self, fired.tag, 0), key, windows, None, hold, pane))

@@ -30,7 +30,7 @@ from arcbeam.harness.transforms.batchoutput import BatchOutput, BatchTaker
 from arcbeam.harness.transforms.vectorization import has_batches, only_processes
 
 _PAR_DO_URN = common_urns.primitives.PAR_DO.urn
-_MOST = operations.GeneralPurposeConsumerSet.MAX_BATCH_SIZE
+_BATCH_ELEMENTS_MAX = operations.GeneralPurposeConsumerSet.MAX_BATCH_SIZE
 
 
 class BatchOperation(BatchTaker):
@@ -155,7 +155,7 @@ class BatchOperation(BatchTaker):
             self._runner.process(element)
 
     def _hold(self, block: Block) -> None:
-        most = min(_MOST, fitting(self._estimate_input, block.element(0), block.element(len(block) - 1)))
+        most = min(_BATCH_ELEMENTS_MAX, fitting(self._estimate_input, block.element(0), block.element(len(block) - 1)))
         for part in block.parts(max(1, most)):
             if self._count + len(part) > most:
                 self._process_held()

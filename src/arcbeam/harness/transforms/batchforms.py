@@ -18,7 +18,7 @@ from apache_beam.typehints.batch import ListBatchConverter, NumpyBatchConverter
 from arcbeam.harness.encoding.batchbytes import is_converter
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.encoding.untyped import is_named_tuple, rows_of
-from arcbeam.harness.operations.blockoperation import LONGEST, once
+from arcbeam.harness.operations.blockoperation import BLOCK_ELEMENTS_MAX, once
 
 Explode = Callable[[Any], Iterator[list[Any]]]
 
@@ -106,13 +106,13 @@ def exploder(converter: Any) -> Explode:
 
 def _gathered(elements: Iterable[Any]) -> Iterator[list[Any]]:
     rest = once(elements)
-    while values := list(islice(rest, LONGEST)):
+    while values := list(islice(rest, BLOCK_ELEMENTS_MAX)):
         yield values
 
 
 def _sliced(batch: Any, length: int, values_of: Callable[[Any], list[Any]]) -> Iterator[list[Any]]:
-    for start in range(0, length, LONGEST):
-        yield values_of(batch[start : start + LONGEST])
+    for start in range(0, length, BLOCK_ELEMENTS_MAX):
+        yield values_of(batch[start : start + BLOCK_ELEMENTS_MAX])
 
 
 def _table_exploder(converter: Any) -> Explode:
@@ -123,8 +123,8 @@ def _table_exploder(converter: Any) -> Explode:
         if make is None or batch.num_columns != len(converter._arrow_schema.names):
             yield from _gathered(converter.explode_batch(batch))
             return
-        for start in range(0, batch.num_rows, LONGEST):
-            part = batch.slice(start, LONGEST)
+        for start in range(0, batch.num_rows, BLOCK_ELEMENTS_MAX):
+            part = batch.slice(start, BLOCK_ELEMENTS_MAX)
             yield make([column.to_pylist() for column in part.columns])
 
     return explode
@@ -140,8 +140,8 @@ def _frame_exploder(converter: Any) -> Explode:
         if make is None or len(all_series) != len(columns):
             yield from _gathered(converter.explode_batch(batch))
             return
-        for start in range(0, len(batch), LONGEST):
-            yield make([_column(series[start : start + LONGEST]) for series in all_series])
+        for start in range(0, len(batch), BLOCK_ELEMENTS_MAX):
+            yield make([_column(series[start : start + BLOCK_ELEMENTS_MAX]) for series in all_series])
 
     return explode
 

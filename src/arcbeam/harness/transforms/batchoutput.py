@@ -15,7 +15,7 @@ from apache_beam.runners.worker import operations
 from apache_beam.typehints.batch import BatchConverter
 
 from arcbeam.harness.encoding.blocks import Block
-from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, Output, longest_of
+from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, OperationOutput, longest_of
 from arcbeam.harness.operations.elementwrite import ElementWrite
 from arcbeam.harness.transforms.batchforms import exploder
 
@@ -50,7 +50,9 @@ class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
         estimate: estimates sizes of outputs.
     """
 
-    def __init__(self, converter: Any, receiver: Any, output: Output, consumers: list[Any], estimate: Any) -> None:
+    def __init__(
+        self, converter: Any, receiver: Any, output: OperationOutput, consumers: list[Any], estimate: Any
+    ) -> None:
         self._receiver, self._output, self._estimate = receiver, output, estimate
         self._converter = converter
         self._explode = None if converter is None else exploder(converter)

@@ -26,7 +26,7 @@ from arcbeam.harness.operations.whereabouts import here, place_of
 from arcbeam.harness.transforms.values import ValueOperation
 from arcbeam.sizes import threshold
 
-_SHORTEST = threshold(32)
+_BLOCK_ELEMENTS_MIN = threshold(32)
 """Blocks shorter than this are not worth the preparations for a loop."""
 _APART = threshold(32, 2)
 """One block in this number goes through the operations one by one, to sample sizes and times."""
@@ -90,7 +90,7 @@ class Chain:
 
     def takes(self, block: Block) -> bool:
         """Return whether the loop can process a block."""
-        if len(block) < _SHORTEST or not block.uniform or here.careful:
+        if len(block) < _BLOCK_ELEMENTS_MIN or not block.uniform or here.careful:
             return False
         if not all(op.has_begun for op in self._members) or not all(op.is_warm for op in self._members[:-1]):
             return False

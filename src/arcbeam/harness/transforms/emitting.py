@@ -12,7 +12,7 @@ from types import GeneratorType
 from typing import Any
 
 from arcbeam.harness.encoding.blocks import Block, Each
-from arcbeam.harness.operations.blockoperation import LONGEST, PIECE, Output, once, piece_after
+from arcbeam.harness.operations.blockoperation import BLOCK_ELEMENTS_MAX, PIECE, OperationOutput, once, piece_after
 from arcbeam.harness.transforms.outputs import FEW, OutputBlocks
 
 _SECONDS = 0.02
@@ -36,7 +36,7 @@ class Emitter:
 
     def __init__(
         self,
-        output: Output,
+        output: OperationOutput,
         handle: Callable[[Any, Any], None],
         windowfn: Any,
         coder: Any,
@@ -44,7 +44,7 @@ class Emitter:
     ) -> None:
         self._out, self._handle, self._clock = OutputBlocks(output.emit, windowfn, coder), handle, clock
         self._since = 0.0
-        self._most = LONGEST if clock is None else 1
+        self._most = BLOCK_ELEMENTS_MAX if clock is None else 1
         self._emitted = 0
         self.values: list[Any] = []
         self.begin()
@@ -148,7 +148,7 @@ class Emitter:
         if spent > _SECONDS:
             self._most = max(1, int(count * _SECONDS / spent))
         elif 2 * spent <= _SECONDS:
-            self._most = max(self._most, min(2 * count, LONGEST))
+            self._most = max(self._most, min(2 * count, BLOCK_ELEMENTS_MAX))
 
     def _block(self) -> Block:
         values = self.values.copy()

@@ -17,11 +17,11 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.blockoperation import PIECE, fitting, longest_of
-from arcbeam.harness.transforms.windowing import Windows
+from arcbeam.harness.transforms.windowing import WindowAssigner
 from arcbeam.sizes import cache_size, threshold
 
 _SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
-_MOST_KINDS = cache_size(1000)
+_KINDS_MAX = cache_size(1000)
 FEW = threshold(4)
 """Fewer outputs than this are not worth a block of their own."""
 _MICROS = Timestamp.MICROS_PRECISION
@@ -42,7 +42,7 @@ class OutputBlocks:
     """
 
     def __init__(self, emit: Callable[[Block], None], windowfn: Any, coder: Any) -> None:
-        self._emit, self._windows = emit, Windows(windowfn)
+        self._emit, self._windows = emit, WindowAssigner(windowfn)
         self._estimate_element = coder.get_impl().estimate_size
         self._estimate_value = coder.wrapped_value_coder.get_impl().estimate_size
         self.longest = 1
@@ -62,7 +62,7 @@ class OutputBlocks:
             return True
         if any(issubclass(kind, _SPECIAL) for kind in kinds):
             return False
-        if len(self.plain_types) > _MOST_KINDS:
+        if len(self.plain_types) > _KINDS_MAX:
             self.plain_types.clear()
         self.plain_types |= kinds
         self.plain_type = next(iter(kinds), None)

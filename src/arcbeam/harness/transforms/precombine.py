@@ -25,7 +25,7 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.harness.encoding.blocks import Block, Each, SameKeyBlock
 from arcbeam.harness.encoding.codererrors import key_error, producer_of
 from arcbeam.harness.encoding.windowcoder import WindowBytes
-from arcbeam.harness.operations.blockoperation import LONGEST, BlockOperation, user_error
+from arcbeam.harness.operations.blockoperation import BLOCK_ELEMENTS_MAX, BlockOperation, user_error
 from arcbeam.harness.operations.keyedwrite import KeyedWrite
 from arcbeam.harness.operations.taskcontext import OperationContext
 from arcbeam.harness.transforms.folds import fold_of, same_key_fold_of
@@ -182,7 +182,7 @@ class Precombine(BlockOperation):
         # Small parts share a block.
         values: list[Any] = []
         times, windows = Each(), Each()
-        for part in self._with_step(self._slices.take(LONGEST)):
+        for part in self._with_step(self._slices.take(BLOCK_ELEMENTS_MAX)):
             if counter is not None:
                 more[part.window] -= len(part.pairs)
                 accumulators += len(part.pairs)
@@ -194,7 +194,7 @@ class Precombine(BlockOperation):
             values += part.pairs
             times += part.times or repeat(end, len(part.pairs))
             windows += repeat((window,), len(part.pairs))
-            if len(values) >= LONGEST >> 1:
+            if len(values) >= BLOCK_ELEMENTS_MAX >> 1:
                 emit(Block(values, times, windows, PANE_INFO_UNKNOWN))
                 values, times, windows = [], Each(), Each()
         if values:

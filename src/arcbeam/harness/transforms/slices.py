@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from apache_beam import CombineFn
 
-from arcbeam.harness.encoding.keyforms import PLAIN, Alike, KeyForms, Kind
+from arcbeam.harness.encoding.keyforms import PLAIN, KeyForms, Kind, PairsOfOneForm
 from arcbeam.harness.transforms.folds import Fold, SameKeyFold
 
 Windows = tuple[bytes, ...]
@@ -29,7 +29,7 @@ _SLICE_BYTES = 600
 """Memory of a slice besides its accumulators."""
 
 
-class Part(NamedTuple):
+class WindowSlice(NamedTuple):
     """Accumulators of a window that are emitted.
 
     Attributes:
@@ -152,7 +152,7 @@ class Slices:
             found = self._slices[windows] = _Slice(windows)
         return found
 
-    def _add_alike(self, to: _Slice, alike: Alike) -> Any:
+    def _add_alike(self, to: _Slice, alike: PairsOfOneForm) -> Any:
         """Add pairs whose keys have forms of one kind."""
         kind, pairs, keys = alike
         table = to.tables.setdefault(kind, {})
@@ -194,7 +194,7 @@ class Slices:
                 found[window] += part.elements
         return found
 
-    def take(self, longest: int) -> Iterator[Part]:
+    def take(self, longest: int) -> Iterator[WindowSlice]:
         """Remove all accumulators, and yield them by key and window, in parts of limited length."""
         slices, self._slices = self._slices, {}
         keys, self._keys = self._keys, {}
@@ -219,7 +219,7 @@ class Slices:
                         pairs = [(key, made(value)) for key, value in pairs]
                     if self._compact is not None and (made is None or not self._fold.compacted):  # type: ignore[union-attr]
                         pairs = [(key, self._compact(accumulator)) for key, accumulator in pairs]
-                    yield Part(window, pairs, chosen)
+                    yield WindowSlice(window, pairs, chosen)
 
     def _tables(self, part: _Slice) -> Iterator[_Table]:
         for kind, table in part.tables.items():

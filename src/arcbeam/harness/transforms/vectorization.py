@@ -36,13 +36,13 @@ OURS = {
     common_urns.primitives.ASSIGN_WINDOWS.urn: "arcbeam:transform:window_into:v1",
 }
 _SIDE_INPUT = "arcbeam:side_input:"
-_MOST_IN_A_ROW = 80
+_CHAINED_TRANSFORMS_MAX = 80
 """Transforms through which a block may be passed: each takes more frames of Python's stack than the SDK's."""
 
 
 def claim(transforms: Mapping[str, Any]) -> None:
     """Mark the transforms of a bundle descriptor for our operations, unless their protos exclude this."""
-    if _most_in_a_row(transforms) <= _MOST_IN_A_ROW:
+    if _most_in_a_row(transforms) <= _CHAINED_TRANSFORMS_MAX:
         for transform in transforms.values():
             _claim(transform)
 

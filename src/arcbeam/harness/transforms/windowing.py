@@ -27,12 +27,12 @@ from arcbeam.harness.encoding.sdktimes import timestamp_of
 from arcbeam.harness.operations.blockoperation import BlockOperation
 from arcbeam.sizes import cache_size
 
-_MOST_WINDOWS = cache_size(100_000)
-_MOST_SESSIONS = cache_size(4096)
+_WINDOWS_MAX = cache_size(100_000)
+_SESSIONS_MAX = cache_size(4096)
 """Sessions differ for each time, so a large table would cost more memory than it saves time."""
 
 
-class Windows:
+class WindowAssigner:
     """Assigns windows to times. Times that certainly have the same windows share one computation.
 
     Attributes:
@@ -62,7 +62,7 @@ class Windows:
         keys = key_of(times)
         for key, time in dict(zip(keys, times, strict=True)).items():
             if key not in table:
-                if len(table) > (_MOST_SESSIONS if self._gap else _MOST_WINDOWS):
+                if len(table) > (_SESSIONS_MAX if self._gap else _WINDOWS_MAX):
                     # SUBTLE: not cleared, because it may contain other keys of this call.
                     table = self._table = {known: table[known] for known in keys if known in table}
                 table[key] = self._assigned(time)
@@ -77,7 +77,7 @@ class WindowIntoOperation(BlockOperation):
     def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, windowfn: Any) -> None:
         super().__init__(name, spec, factory, input_coder)
         self._windowfn = windowfn
-        self._windows = Windows(windowfn)
+        self._windows = WindowAssigner(windowfn)
 
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.fetching.cluster import LibrdkafkaCluster
 from arcbeam.io.kafka.fetching.consumer import SharedConsumer
-from arcbeam.io.kafka.fetching.protocols import Cluster, Readers
-from arcbeam.io.kafka.trouble import Trouble, trouble_of
+from arcbeam.io.kafka.fetching.protocols import Readers, TopicCluster
+from arcbeam.io.kafka.trouble import ClientTrouble, trouble_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Clients:
         commits: whether offsets of the group are committed.
     """
 
-    connection: Connection
+    connection: ClientConnection
     committed: bool
     group: str
     commits: bool
@@ -31,10 +31,10 @@ class Clients:
         """Return the readers of this process."""
         return SharedConsumer(self)
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> TopicCluster:
         """Return a new client for questions."""
         return LibrdkafkaCluster(self)
 
-    def trouble(self) -> Trouble:
+    def trouble(self) -> ClientTrouble:
         """Return what reports the trouble of a new client."""
         return trouble_of(self.connection)

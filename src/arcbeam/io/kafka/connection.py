@@ -59,7 +59,7 @@ def naming_secrets() -> dict[str, bytes]:
 
 
 @dataclass(frozen=True)
-class Connection:
+class ClientConnection:
     """What a client needs to connect.
 
     Attributes:
@@ -77,7 +77,7 @@ class Connection:
         credentials: Credentials,
         owned: Mapping[str, str],
         required: str = "bootstrap.servers",
-    ) -> Connection:
+    ) -> ClientConnection:
         """Check what a user passes.
 
         Args:
@@ -120,7 +120,7 @@ class Connection:
             _check_contents(of, credentials)
         if required not in config and credentials is None:
             raise ValueError(f"{of}: the setting {required!r} is missing")
-        return Connection(dict(config), credentials)
+        return ClientConnection(dict(config), credentials)
 
     def settings(self, more: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         """Return all settings for a client in this process.

@@ -21,11 +21,11 @@ from typing_extensions import override
 
 from arcbeam.errors import SetupError
 from arcbeam.io.kafka.clients import Clients
-from arcbeam.io.kafka.fetching.protocols import Cluster, deleted, recreated
+from arcbeam.io.kafka.fetching.protocols import TopicCluster, deleted, recreated
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition, Place, Search
-from arcbeam.io.kafka.times import Times
+from arcbeam.io.kafka.times import EventTimes
 from arcbeam.io.kafka.trouble import AddressError, unreachable
-from arcbeam.model.attempts import waiting
+from arcbeam.model.attempts import wait_reason
 from arcbeam.model.timestamps import MIN_TIMESTAMP, NOT_BEGUN
 
 _LOG = logging.getLogger("arcbeam.kafka")
@@ -67,7 +67,7 @@ class Wanted:
     stop: Where | None
     committed: bool
 
-    def found(self, cluster: Cluster, known: Known) -> list[Place]:
+    def found(self, cluster: TopicCluster, known: Known) -> list[Place]:
         """Return the partitions that exist and are wanted.
 
         Args:
@@ -99,7 +99,7 @@ class Wanted:
                 raise MissingError(f"Kafka: the topic {topic} has no partition {number}: it has {described[topic][1]}")
         return [(topic, described[topic][0], number) for topic, number in sorted(self.partitions)]
 
-    def placed(self, cluster: Cluster, places: Sequence[Place], *, at_first: bool) -> list[Partition]:
+    def placed(self, cluster: TopicCluster, places: Sequence[Place], *, at_first: bool) -> list[Partition]:
         """Return partitions with their first and last offsets.
 
         Args:
@@ -137,7 +137,7 @@ class Wanted:
                     f"ReadFromKafka({argument}=…) has an offset for {topic}[{number}], which is not read"
                 )
 
-    def _check_starts(self, cluster: Cluster, places: Sequence[Place], starts: Sequence[int]) -> None:
+    def _check_starts(self, cluster: TopicCluster, places: Sequence[Place], starts: Sequence[int]) -> None:
         """Refuse offsets that brokers would refuse: before the first record that exists, or after the end.
 
         Raises:
@@ -157,7 +157,7 @@ class Wanted:
                     f"to {end}. {another}, or use start='earliest' for all that exist"
                 )
 
-    def _offsets(self, cluster: Cluster, places: Sequence[Place], where: Where, argument: str) -> list[int]:
+    def _offsets(self, cluster: TopicCluster, places: Sequence[Place], where: Where, argument: str) -> list[int]:
         partitions = [(topic, number) for topic, _, number in places]
         if not partitions:
             return []
@@ -191,12 +191,12 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         clients: Clients,
         wanted: Wanted,
         seconds: float | None,
-        times: Times,
+        times: EventTimes,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._clients, self._wanted, self._seconds, self._times = clients, wanted, seconds, times
         self._clock = clock
-        self._cluster: Cluster | None = None
+        self._cluster: TopicCluster | None = None
         self._failing_since: float | None = None
         self._away_since: float | None = None
 
@@ -217,7 +217,7 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         except ConnectionError as e:
             self._check_hope(e, known)
             self._failing_since = began if self._failing_since is None else self._failing_since
-            waiting.reason = self._unreachable(e, self._clock() - self._failing_since)
+            wait_reason.reason = self._unreachable(e, self._clock() - self._failing_since)
             if since is None:
                 # As before its beginning. Without this, the status would say that this DoFn never reports a watermark.
                 estimator.set_watermark(Timestamp(micros=NOT_BEGUN))
@@ -275,7 +275,7 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         text = f"no topic that this user may describe has a name that is all of {self._wanted.pattern!r}"
         if self._seconds is None:
             raise MissingError(f"Kafka: {text}")
-        waiting.reason = text
+        wait_reason.reason = text
 
     def _search(self, known: Known) -> list[Partition]:
         """Return the partitions that are not known; raise a ConnectionError if no broker answers."""
@@ -284,7 +284,7 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         new = [place for place in self._wanted.found(cluster, known) if place not in old]
         return self._wanted.placed(cluster, new, at_first=not known.searched)
 
-    def _connected(self) -> Cluster:
+    def _connected(self) -> TopicCluster:
         if self._cluster is None:
             self._cluster = self._clients.cluster()
         return self._cluster

@@ -224,7 +224,7 @@ def joined(one: Extent, other: Extent) -> Extent:
     return max(one[0], other[0]), first, max(one[2], other[2])
 
 
-class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
+class RecordChunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
     """Elements -> (shard, chunk). Records of a key are in one shard, in their order; so are those of a partition
     that have no key.
 

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from arcbeam.errors import PublishRefusedError
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.outgoing import Plain, Targets
-from arcbeam.io.kafka.trouble import AddressError, Trouble, trouble_of, unreachable
+from arcbeam.io.kafka.trouble import AddressError, ClientTrouble, trouble_of, unreachable
 
 SECONDS: Final = 60.0
 """For a request about a transaction, and for the delivery of what was produced."""
@@ -79,7 +79,7 @@ _PRODUCERS_ONLY: Final = (
 """Beginnings of the names of settings that a consumer would report as unknown."""
 
 
-class FencedError(RuntimeError):
+class ProducerFencedError(RuntimeError):
     """Another producer of the shard exists."""
 
 
@@ -100,7 +100,7 @@ class Register:
     token: str = ""
 
 
-def producer(connection: Connection, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
+def producer(connection: ClientConnection, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """Return a new producer.
 
     Args:
@@ -151,7 +151,7 @@ class Topic:
     after: int = _UNLIMITED
 
 
-def topic_of(connection: Connection, topic: str) -> Topic:
+def topic_of(connection: ClientConnection, topic: str) -> Topic:
     """Return what a topic takes.
 
     Raises:
@@ -190,7 +190,7 @@ def topic_of(connection: Connection, topic: str) -> Topic:
     return Topic(len(found.partitions), number("max.message.bytes"), compacted, *limits)
 
 
-def longest_transaction(connection: Connection) -> int:
+def longest_transaction(connection: ClientConnection) -> int:
     """Return the largest `transaction.timeout.ms` that brokers allow; unlimited if they do not tell it."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
@@ -204,7 +204,7 @@ def longest_transaction(connection: Connection) -> int:
     return int(settings.get("transaction.max.timeout.ms") or _UNLIMITED)
 
 
-def check_reachable(connection: Connection) -> None:
+def check_reachable(connection: ClientConnection) -> None:
     """Raise an error if no broker answers this process."""
     from confluent_kafka.admin import AdminClient
 
@@ -235,7 +235,7 @@ class LibrdkafkaShard:
         job: the name of the job.
     """
 
-    def __init__(self, connection: Connection, name: str, register: str, job: str = "") -> None:
+    def __init__(self, connection: ClientConnection, name: str, register: str, job: str = "") -> None:
         from confluent_kafka import Consumer, TopicPartition
 
         self._place, self._register, self._name = TopicPartition, register, name
@@ -250,7 +250,7 @@ class LibrdkafkaShard:
         self._setting: Future[None] = Future()
         self._setting.set_result(None)
         common = {key: value for key, value in connection.config.items() if not key.startswith(_PRODUCERS_ONLY)}
-        self._group = Connection(common, connection.credentials).made(
+        self._group = ClientConnection(common, connection.credentials).made(
             Consumer, {"group.id": name, "enable.auto.commit": False}
         )
 
@@ -302,7 +302,7 @@ class LibrdkafkaShard:
         """Produce records and set the register, in one transaction.
 
         Raises:
-            FencedError: another producer has begun since. Nothing is published.
+            ProducerFencedError: another producer has begun since. Nothing is published.
             InDoubtError: a connection has failed. The records may be published.
             PublishRefusedError: the broker refuses a record, or a topic or partition does not exist any more. Nothing
                 is published.
@@ -413,7 +413,7 @@ class LibrdkafkaShard:
             )
             error = e.args[0]
             if error.code() in fenced:
-                raise FencedError(f"another process publishes shard {self._name}: {error.str()}") from None
+                raise ProducerFencedError(f"another process publishes shard {self._name}: {error.str()}") from None
             lost = (
                 KafkaError._TRANSPORT,
                 KafkaError._ALL_BROKERS_DOWN,
@@ -456,7 +456,7 @@ class Deliveries:
         trouble: knows why.
     """
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: ClientTrouble) -> None:
         self._trouble = trouble
         self._failed = 0
         self._first = ""

@@ -24,9 +24,9 @@ from typing_extensions import override
 
 from arcbeam import documents
 from arcbeam.errors import PublishRefusedError
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.outgoing import Plain, decoded, unframed
-from arcbeam.io.kafka.producing import FencedError, InDoubtError, LibrdkafkaShard, Register, check_reachable
+from arcbeam.io.kafka.producing import InDoubtError, LibrdkafkaShard, ProducerFencedError, Register, check_reachable
 from arcbeam.io.publishing import Publisher
 from arcbeam.sizes import threshold
 
@@ -38,7 +38,7 @@ _TRIES: Final = 3
 """Of a part, if another process publishes it at the same time, or connections fail."""
 _AT_ONCE: Final = 8
 """Shards that are published concurrently."""
-_FEW: Final = threshold(5_000, 20)
+_RECORDS_MIN: Final = threshold(5_000, 20)
 _SMALL: Final = threshold(1 << 20, 2_000)
 """Records and bytes that a driver produces within milliseconds."""
 
@@ -48,7 +48,7 @@ class RegisterError(PublishRefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TransactionPart:
     """Records of a shard, staged, and published in one transaction.
 
     Attributes:
@@ -78,13 +78,13 @@ class Part:
         return {"version": VERSION, **asdict(self)}
 
     @staticmethod
-    def of(plain: Mapping[str, Any]) -> Part:
+    def of(plain: Mapping[str, Any]) -> TransactionPart:
         """Read a committable."""
-        return Part(**documents.checked(plain, VERSION, "a part of a Kafka sink"))
+        return TransactionPart(**documents.checked(plain, VERSION, "a part of a Kafka sink"))
 
 
-def _is_small(parts: Sequence[Part]) -> bool:
-    return sum(part.records for part in parts) <= _FEW and sum(part.bytes for part in parts) <= _SMALL
+def _is_small(parts: Sequence[TransactionPart]) -> bool:
+    return sum(part.records for part in parts) <= _RECORDS_MIN and sum(part.bytes for part in parts) <= _SMALL
 
 
 def name_of(job: str, sink: str, shard: int) -> str:
@@ -102,7 +102,7 @@ def sink_of(label: str) -> str:
     return hashlib.sha256(label.encode()).hexdigest()[:12]
 
 
-class Shard(Protocol):
+class ShardProducer(Protocol):
     """A transactional producer of a shard, and its register."""
 
     def begin(self) -> Register | None:
@@ -116,7 +116,7 @@ class Shard(Protocol):
         """Produce records and set the register, in one transaction.
 
         Raises:
-            FencedError: another producer has begun since. Nothing is published.
+            ProducerFencedError: another producer has begun since. Nothing is published.
             InDoubtError: a connection has failed. The records may be published.
         """
 
@@ -128,12 +128,12 @@ class Shard(Protocol):
 
 
 def still_to_publish(
-    parts: Sequence[Part],
+    parts: Sequence[TransactionPart],
     register: Register | None,
     *,
     trusts: bool,
     warn: Callable[[str], None] = warnings.warn,
-) -> list[Part]:
+) -> list[TransactionPart]:
     """Return which parts are not published.
 
     Args:
@@ -164,7 +164,7 @@ def still_to_publish(
     return [part for part in parts if part.sequence > register.sequence]
 
 
-def _lost(first: Part, last: Part, register: Register | None) -> RegisterError:
+def _lost(first: TransactionPart, last: TransactionPart, register: Register | None) -> RegisterError:
     """Return the error for a register that does not exist, or is at an earlier part than the job."""
     name = first.name
     found = "does not exist" if register is None else f"is at part {register.sequence}"
@@ -178,7 +178,7 @@ def _lost(first: Part, last: Part, register: Register | None) -> RegisterError:
     )
 
 
-def _passed(part: Part, register: Register) -> RegisterError:
+def _passed(part: TransactionPart, register: Register) -> RegisterError:
     """Return the error for a register at a part that the job does not know."""
     error = _other(part, register, f"is at part {register.sequence}")
     return RegisterError(
@@ -187,7 +187,7 @@ def _passed(part: Part, register: Register) -> RegisterError:
     )
 
 
-def _other(part: Part, register: Register, found: str) -> RegisterError:
+def _other(part: TransactionPart, register: Register, found: str) -> RegisterError:
     """Return the error for a register of parts that the job does not know."""
     return RegisterError(
         f"WriteToKafka must not publish part {part.sequence} of shard {part.name}: its register (the offset of the "
@@ -207,14 +207,14 @@ class PublishRecords(Publisher):
         trusts: see `still_to_publish`.
     """
 
-    def __init__(self, connection: Connection, storage: Callable[[], Any], *, trusts: bool) -> None:
+    def __init__(self, connection: ClientConnection, storage: Callable[[], Any], *, trusts: bool) -> None:
         self._connection, self._storage, self._trusts = connection, storage, trusts
 
     @override
     def setup(self) -> None:
         self._staging = self._storage()
         # A shard's open producer, and what it has published last.
-        self._open: dict[str, tuple[Shard, Register]] = {}
+        self._open: dict[str, tuple[ShardProducer, Register]] = {}
         self._tries = _TRIES
 
     @override
@@ -226,7 +226,7 @@ class PublishRecords(Publisher):
     @override
     def is_quick(self, committables: Sequence[Mapping[str, Any]]) -> bool:
         parts = [part for committable in committables for part in committable["parts"]]
-        return _is_small([Part.of(part) for part in parts])
+        return _is_small([TransactionPart.of(part) for part in parts])
 
     @override
     def teardown(self) -> None:
@@ -235,26 +235,26 @@ class PublishRecords(Publisher):
 
     @override
     def publish(self, committables: Sequence[Mapping[str, Any]]) -> None:
-        by_shard: dict[str, list[Part]] = defaultdict(list)
+        by_shard: dict[str, list[TransactionPart]] = defaultdict(list)
         for committable in committables:
             for plain in committable["parts"]:
-                by_shard[plain["name"]].append(Part.of(plain))
+                by_shard[plain["name"]].append(TransactionPart.of(plain))
         shards = [sorted(parts, key=lambda part: part.sequence) for parts in by_shard.values()]
         with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(shards)))) as pool:
             for _ in pool.map(self._publish, shards):
                 pass
 
-    def _publish(self, parts: list[Part]) -> None:
+    def _publish(self, parts: list[TransactionPart]) -> None:
         for left in reversed(range(self._tries)):
             try:
                 self._try(parts)
                 return
-            except (FencedError, InDoubtError) as e:
+            except (ProducerFencedError, InDoubtError) as e:
                 if not left:
                     raise
                 _LOG.info("Kafka, shard %s: %s", parts[0].name, e)
 
-    def _try(self, parts: list[Part]) -> None:
+    def _try(self, parts: list[TransactionPart]) -> None:
         name = parts[0].name
         shard, register = self._open.pop(name, (None, None))
         try:
@@ -272,11 +272,11 @@ class PublishRecords(Publisher):
             raise
         self._open[name] = shard, Register(parts[-1].sequence, parts[-1].token)
 
-    def shard(self, part: Part) -> Shard:
+    def shard(self, part: TransactionPart) -> ShardProducer:
         """Return a new producer for a part's shard."""
         return LibrdkafkaShard(self._connection, part.name, part.register, job_of(part.name))
 
-    def _records(self, part: Part) -> Iterable[Plain]:
+    def _records(self, part: TransactionPart) -> Iterable[Plain]:
         data = self._staging.get(part.staged)
         if data is None:
             raise FileNotFoundError(

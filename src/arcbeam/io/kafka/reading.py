@@ -19,11 +19,11 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
 from arcbeam.io.kafka.clients import Clients
-from arcbeam.io.kafka.fetching.protocols import End, Fetched, PartitionReader
+from arcbeam.io.kafka.fetching.protocols import Fetched, PartitionEnd, PartitionReader
 from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition, know_end
 from arcbeam.io.kafka.records import Decoder
-from arcbeam.io.kafka.times import Times
-from arcbeam.model.attempts import waiting
+from arcbeam.io.kafka.times import EventTimes
+from arcbeam.model.attempts import wait_reason
 from arcbeam.model.dofns import Idle, KnowsIdle
 from arcbeam.model.timestamps import NOT_BEGUN
 from arcbeam.sizes import threshold
@@ -81,7 +81,7 @@ class Read(beam.DoFn, KnowsIdle):  # type: ignore[misc]  # Beam is untyped
     """
 
     def __init__(
-        self, clients: Clients, decoder: Decoder, times: Times, clock: Callable[[], float] = time.time
+        self, clients: Clients, decoder: Decoder, times: EventTimes, clock: Callable[[], float] = time.time
     ) -> None:
         self._clients, self._decoder, self._times, self._clock = clients, decoder, times, clock
 
@@ -209,12 +209,12 @@ class Read(beam.DoFn, KnowsIdle):  # type: ignore[misc]  # Beam is untyped
             return _BUSY
         return of.pause() if is_at_end else _SOONEST
 
-    def _end(self, element: Partition, of: _Open, position: int) -> End | None:
+    def _end(self, element: Partition, of: _Open, position: int) -> PartitionEnd | None:
         """Return the end of a partition, and report how many records are not read; None if no broker answers."""
         # Before the question: later records are later than this.
         of.asked = self._clock()
         end = of.reader.end(of.asked, max(self._began, of.asked - _FRESH_SECONDS))
-        waiting.reason = of.reader.unanswered if end is None else ""
+        wait_reason.reason = of.reader.unanswered if end is None else ""
         if end is None:
             return None
         know_end(element, end.offset)

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from arcbeam.io.kafka.connection import Connection, Credentials, check_installed
+from arcbeam.io.kafka.connection import ClientConnection, Credentials, check_installed
 
 FORMATS: Final = ("json", "avro", "protobuf")
 _MISSING: Final = 404
@@ -49,7 +49,7 @@ class FromRegistry:
         if (message is not None) != (format == "protobuf"):
             raise ValueError("FromRegistry(message=…) is the class of Protobuf's messages: give both, or neither")
         self._format, self._message = format, message
-        self._connection = Connection.checked("FromRegistry(config)", config, credentials, {}, required="url")
+        self._connection = ClientConnection.checked("FromRegistry(config)", config, credentials, {}, required="url")
         self._decode: Any = None
         self._module()
         _check_names(config)

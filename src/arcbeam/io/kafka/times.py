@@ -22,7 +22,7 @@ _APPEND: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class EventTimes:
     """How event times are found.
 
     Attributes:

@@ -16,13 +16,13 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
 from arcbeam.io.kafka.clients import Clients
-from arcbeam.io.kafka.connection import Connection, Credentials, check_installed, naming_secrets
+from arcbeam.io.kafka.connection import ClientConnection, Credentials, check_installed, naming_secrets
 from arcbeam.io.kafka.discovery import Discover, DiscoverOnce, Wanted, Where
 from arcbeam.io.kafka.partitions import Partition
 from arcbeam.io.kafka.reading import ERRORS, Read, ReadBounded
 from arcbeam.io.kafka.records import Decoder, Deserializer, KafkaRecord, Undecodable
 from arcbeam.io.kafka.settings import check_arguments, check_flags, check_function, check_settings
-from arcbeam.io.kafka.times import CREATED, POLICIES, Times
+from arcbeam.io.kafka.times import CREATED, POLICIES, EventTimes
 from arcbeam.io.spans import micros_of
 
 _NAME: Final = "ReadFromKafka"
@@ -38,7 +38,7 @@ _DELAY: Final = 10.0
 """Seconds by which a record may be earlier than others before it, by default: clocks of producers differ."""
 
 _EARLIEST: Final = 100_000_000
-_LATEST: Final = 10_000_000_000
+_SECONDS_MAX: Final = 10_000_000_000
 """Times that can be given as numbers: 1973 to 2286. What is later in seconds is within them in milliseconds."""
 
 Position: TypeAlias = str | datetime | Timestamp | float | Mapping[tuple[str, int], int]
@@ -144,7 +144,7 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             idle_follows_clock=idle_follows_clock,
             commit_offset_in_finalize=False if commit_offset_in_finalize is None else commit_offset_in_finalize,
         )
-        connection = Connection.checked(f"{_NAME}(consumer_config)", consumer_config, credentials, _OWNED)
+        connection = ClientConnection.checked(f"{_NAME}(consumer_config)", consumer_config, credentials, _OWNED)
         check_settings(f"{_NAME}(consumer_config)", "Consumer", {"group.id": "g", **consumer_config}, credentials)
         group = str(consumer_config.get("group.id", ""))
         commits = bool(group) if commit_offset_in_finalize is None else commit_offset_in_finalize
@@ -162,7 +162,7 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         delay = micros_of(_NAME, "max_delay", (0.0 if clocked else _DELAY) if max_delay is None else max_delay)
         if delay < 0:
             raise ValueError(f"{_NAME}(max_delay={max_delay}): a duration must not be negative")
-        self._times = Times(timestamp_policy, delay, idle_follows_clock)
+        self._times = EventTimes(timestamp_policy, delay, idle_follows_clock)
         if discovery_seconds is not None and not (
             isinstance(discovery_seconds, int | float) and discovery_seconds is not True and discovery_seconds > 0
         ):
@@ -282,17 +282,17 @@ def _where(argument: str, position: Position, words: tuple[str, ...]) -> Where:
 
 def _milliseconds(named: str, seconds: float) -> int:
     """Return a time that is given as a number, in milliseconds; refuse one that is probably something else."""
-    if _EARLIEST <= seconds < _LATEST:
+    if _EARLIEST <= seconds < _SECONDS_MAX:
         return int(Timestamp.of(seconds).micros // 1_000)
     for unit, many in (("milliseconds", 1_000), ("microseconds", 1_000_000), ("nanoseconds", 1_000_000_000)):
-        if _EARLIEST <= seconds / many < _LATEST:
+        if _EARLIEST <= seconds / many < _SECONDS_MAX:
             raise ValueError(
                 f"{named}: a number is a time in seconds since 1970. In {unit} it is {_utc(seconds / many)}; if that "
                 f"is intended, divide by {many:,}"
             )
     raise ValueError(
         f"{named}: a number is a time in seconds since 1970, and this one is not between {_utc(_EARLIEST)} and "
-        f"{_utc(_LATEST)}. For an offset give {{(topic, partition): offset}}; for an early time a Timestamp"
+        f"{_utc(_SECONDS_MAX)}. For an offset give {{(topic, partition): offset}}; for an early time a Timestamp"
     )
 
 

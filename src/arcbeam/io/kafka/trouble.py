@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from arcbeam.io.kafka.connection import Connection
-from arcbeam.model.attempts import here
+from arcbeam.io.kafka.connection import ClientConnection
+from arcbeam.model.attempts import process_state
 
 _LOG = logging.getLogger("arcbeam.kafka")
 
@@ -63,7 +63,7 @@ def unreachable(servers: str, error: object, seconds: float) -> str:
     )
 
 
-class Trouble:
+class ClientTrouble:
     """The trouble of a client, which is reported for all clients of its job and cluster on this host.
 
     Args:
@@ -186,7 +186,7 @@ class Trouble:
             self._is_open = False
 
     def _path(self) -> Path:
-        job = self._job if here.attempt is None else here.attempt.job
+        job = self._job if process_state.attempt is None else process_state.attempt.job
         name = hashlib.sha256(f"{job or os.getpid()}/{self.servers}".encode()).hexdigest()[:16]
         return Path(tempfile.gettempdir(), f"arcbeam-{os.getuid()}", f"kafka-{name}")
 
@@ -232,7 +232,7 @@ def _locked(path: Path) -> int:
         os.close(file)
 
 
-def trouble_of(connection: Connection, job: str = "") -> Trouble:
+def trouble_of(connection: ClientConnection, job: str = "") -> ClientTrouble:
     """Return what reports the trouble of a new client.
 
     Args:
@@ -242,7 +242,7 @@ def trouble_of(connection: Connection, job: str = "") -> Trouble:
     config = connection.config
     user = str(config.get("sasl.username", config.get("sasl.user.name", "")))
     protocol = str(config.get("security.protocol", "plaintext"))
-    return Trouble(str(config.get("bootstrap.servers", "brokers")), job=job, user=user, protocol=protocol)
+    return ClientTrouble(str(config.get("bootstrap.servers", "brokers")), job=job, user=user, protocol=protocol)
 
 
 def error_text(error: Any) -> str:

@@ -21,12 +21,12 @@ from apache_beam.utils.timestamp import Timestamp
 from typing_extensions import override
 
 from arcbeam.errors import SetupError
-from arcbeam.io.kafka.connection import Connection, Credentials, check_installed, naming_secrets
+from arcbeam.io.kafka.connection import ClientConnection, Credentials, check_installed, naming_secrets
 from arcbeam.io.kafka.outgoing import (
     Chunk,
-    Chunks,
     Extent,
     Outgoing,
+    RecordChunks,
     Serializer,
     TopicRefusedError,
     decoded,
@@ -34,7 +34,7 @@ from arcbeam.io.kafka.outgoing import (
     joined,
 )
 from arcbeam.io.kafka.producing import SECONDS, Deliveries, Topic, longest_transaction, produce, producer, topic_of
-from arcbeam.io.kafka.publisher import Part, PublishRecords, name_of, sink_of
+from arcbeam.io.kafka.publisher import PublishRecords, TransactionPart, name_of, sink_of
 from arcbeam.io.kafka.settings import check_arguments, check_flags, check_function, check_settings
 from arcbeam.io.kafka.trouble import trouble_of
 from arcbeam.io.parts.places import opened, options_of
@@ -60,7 +60,7 @@ Committable = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Storage:
+class RecordStorage:
     """Where records are staged.
 
     Attributes:
@@ -79,25 +79,25 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Sink:
+class StagingSettings:
     """What staging needs.
 
     Attributes:
         name: the name of the sink in the job.
-        register: see `Part`.
+        register: see `TransactionPart`.
         storage: where records are staged.
         connection: how to ask for topics.
     """
 
     name: str
     register: str
-    storage: Storage
-    connection: Connection
+    storage: RecordStorage
+    connection: ClientConnection
 
 
 @dataclass(frozen=True)
-class Link:
-    """The place of a part among those of its shard. See `Part`."""
+class PartLink:
+    """The place of a part among those of its shard. See `TransactionPart`."""
 
     sequence: int
     token: str
@@ -105,13 +105,13 @@ class Link:
     begins: bool
 
     @classmethod
-    def first(cls) -> Link:
+    def first(cls) -> PartLink:
         """Return that of a job's first part."""
         return cls(1, _token(1), "", True)
 
-    def next(self) -> Link:
+    def next(self) -> PartLink:
         """Return that of the part after this one."""
-        return Link(self.sequence + 1, _token(self.sequence + 1), self.token, False)
+        return PartLink(self.sequence + 1, _token(self.sequence + 1), self.token, False)
 
 
 def _token(sequence: int) -> str:
@@ -131,7 +131,7 @@ class _Stager:
         SetupError: the runner does not know commits.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: StagingSettings) -> None:
         if not attempt().job:
             raise SetupError(
                 f"{_NAME} writes exactly once with ArcbeamRunner only: this runner does not know commits",
@@ -142,7 +142,9 @@ class _Stager:
         self._check(sink.register, 0)
         self._check_timeout()
 
-    def part(self, shard: int, link: Link, chunks: Sequence[bytes], topics: Mapping[str, Extent], records: int) -> Part:
+    def part(
+        self, shard: int, link: PartLink, chunks: Sequence[bytes], topics: Mapping[str, Extent], records: int
+    ) -> TransactionPart:
         """Stage chunks as a part.
 
         Args:
@@ -172,7 +174,9 @@ class _Stager:
         name = name_of(by.job, self._sink.name, shard)
         token, after = link.token, link.after
         size = sum(map(len, chunks))
-        return Part(name, link.sequence, staged.staged, records, size, self._sink.register, token, after, link.begins)
+        return TransactionPart(
+            name, link.sequence, staged.staged, records, size, self._sink.register, token, after, link.begins
+        )
 
     def _check(self, topic: str, number: int) -> None:
         if topic not in self._topics or number >= self._topics[topic].partitions:
@@ -237,7 +241,7 @@ def _add(topics: dict[str, Extent], more: Mapping[str, Extent]) -> None:
         topics[topic] = joined(topics.get(topic, extent), extent)
 
 
-class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+class StageRecords(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     """(shard, chunk) -> committables, one for each shard and bundle.
 
     Args:
@@ -249,7 +253,7 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     LAST = ReadModifyWriteStateSpec("last", StrUtf8Coder())
     """The job and the token of the last part. A copy of a savepoint is another job, with registers of its own."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: StagingSettings) -> None:
         self._sink = sink
 
     @override
@@ -258,7 +262,7 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def start_bundle(self) -> None:
-        self._chunks: dict[int, tuple[Link, list[bytes], dict[str, Extent], int]] = {}
+        self._chunks: dict[int, tuple[PartLink, list[bytes], dict[str, Extent], int]] = {}
 
     @override
     def process(
@@ -274,7 +278,7 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             job, sequence, before = attempt().job, (parts.read() or 0) + 1, last.read() or ""
             of, _, after = before.partition(" ")
             begins = sequence == 1 or of not in ("", job)
-            link = Link(sequence, _token(sequence), "" if begins else after, begins)
+            link = PartLink(sequence, _token(sequence), "" if begins else after, begins)
             chunks, topics, count = [], {}, 0
             parts.write(sequence)
             last.write(f"{job} {link.token}")
@@ -308,7 +312,7 @@ class StageGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         sink: what to stage.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: StagingSettings) -> None:
         self._sink = sink
 
     @override
@@ -319,7 +323,7 @@ class StageGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         chunks: list[bytes] = []
         topics: dict[str, Extent] = {}
         count = size = 0
-        link = Link.first()
+        link = PartLink.first()
         for chunk, number, more in all:
             chunks.append(chunk)
             _add(topics, more)
@@ -340,7 +344,7 @@ class WriteNow(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         connection: how to connect.
     """
 
-    def __init__(self, outgoing: Outgoing, connection: Connection) -> None:
+    def __init__(self, outgoing: Outgoing, connection: ClientConnection) -> None:
         self._outgoing, self._connection = outgoing, connection
 
     @override
@@ -422,7 +426,7 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         check_arguments(_NAME, others, [*inspect.signature(WriteToKafka).parameters][:-1])
         check_installed(_NAME)
         check_flags(_NAME, exactly_once=exactly_once)
-        self._connection = Connection.checked(f"{_NAME}(producer_config)", producer_config, credentials, _OWNED)
+        self._connection = ClientConnection.checked(f"{_NAME}(producer_config)", producer_config, credentials, _OWNED)
         check_settings(f"{_NAME}(producer_config)", "Producer", producer_config, credentials)
         for argument, function in (("key_serializer", key_serializer), ("value_serializer", value_serializer)):
             check_function(_NAME, argument, function, "a function that returns bytes")
@@ -461,19 +465,19 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             return beam.pvalue.PDone(records.pipeline)
         options = parted(options_of(records.pipeline))
         install(options.secrets)
-        storage = Storage(self._staging, options.options, tuple(sorted(options.secrets)))
+        storage = RecordStorage(self._staging, options.options, tuple(sorted(options.secrets)))
         name = self._name or sink_of(records.pipeline.transforms_stack[-1].full_label)
-        sink = Sink(name, self._register, storage, self._connection)
+        sink = StagingSettings(name, self._register, storage, self._connection)
         chunks = (
             records
-            | "Chunk" >> beam.ParDo(Chunks(self._outgoing, self._shards)).with_output_types(tuple[int, Chunk])
+            | "Chunk" >> beam.ParDo(RecordChunks(self._outgoing, self._shards)).with_output_types(tuple[int, Chunk])
             | "Windows" >> beam.WindowInto(GlobalWindows())
         )
         if records.is_bounded:
-            stage = "Stage" >> beam.ParDo(StageGrouped(sink)).with_output_types(Committable)
+            stage = "StageRecords" >> beam.ParDo(StageGrouped(sink)).with_output_types(Committable)
             committables = chunks | "Group" >> beam.GroupByKey() | stage
         else:
-            committables = chunks | "Stage" >> _PerShard(Stage(sink)).with_output_types(Committable)
+            committables = chunks | "StageRecords" >> _PerShard(StageRecords(sink)).with_output_types(Committable)
         _ = committables | Publish(PublishRecords(self._connection, storage, trusts=self._trusts))
         return beam.pvalue.PDone(records.pipeline)
 

@@ -4,7 +4,7 @@ from arcbeam.io.parts.formats import Bytes, Csv, Format, JsonLines, RecordError,
 from arcbeam.io.parts.packs import Roll
 from arcbeam.io.parts.tables import Avro, Parquet
 from arcbeam.io.parts.transform import WriteParts
-from arcbeam.io.parts.work import Part
+from arcbeam.io.parts.work import StagedPart
 
 __all__ = [
     "Avro",
@@ -13,9 +13,9 @@ __all__ = [
     "Format",
     "JsonLines",
     "Parquet",
-    "Part",
     "RecordError",
     "Roll",
+    "StagedPart",
     "Text",
     "WriteParts",
 ]

@@ -25,9 +25,9 @@ from arcbeam.io.publishing import attempt
 from arcbeam.model.dofns import TakesLists
 from arcbeam.sizes import threshold
 
-_MOST_OPEN: Final = threshold(100)
+_OPEN_FILES_MAX: Final = threshold(100)
 """Files that a task has open concurrently. For another one, the least recently written file is closed."""
-_MOST_HELD: Final = threshold(128 << 20)
+_HELD_BYTES_MAX: Final = threshold(128 << 20)
 """Bytes that they hold in memory: of an upload the unsent piece, of Parquet the row group. Beyond it the file that
 holds most is closed. A single file holds what its format and `Roll` require."""
 
@@ -114,7 +114,7 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
             place += some
             if writer.records == roll.elements or (roll.bytes is not None and writer.taken >= roll.bytes):
                 self._finish(of)
-            while self._held > _MOST_HELD and len(self._open) > 1:
+            while self._held > _HELD_BYTES_MAX and len(self._open) > 1:
                 self._finish(max(self._open, key=lambda each: self._open[each][0].held))
 
     def _writer(self, of: Of, window: Any) -> PartWriter:
@@ -124,7 +124,7 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
             return found[0]
         if self._destination is not None:
             check_destination(of[1])
-        if len(self._open) == _MOST_OPEN:
+        if len(self._open) == _OPEN_FILES_MAX:
             self._finish(next(iter(self._open)))
         now = attempt()
         number = _numbers.next(now.token, (self._work.path, self._work.template.text, of))

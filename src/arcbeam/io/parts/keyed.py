@@ -43,7 +43,7 @@ _RECORDS: Final = threshold(4_096)
 """Records of a chunk, approximately."""
 _BYTES: Final = threshold(1 << 20)
 """Bytes of a chunk, approximately."""
-_MOST_HELD: Final = threshold(16 << 20)
+_HELD_BYTES_MAX: Final = threshold(16 << 20)
 """Bytes of all incomplete chunks. Beyond it all are emitted: there is one per destination, window and shard."""
 _OVERHEAD: Final = 48
 """Memory of a record besides its own bytes."""
@@ -62,7 +62,7 @@ class _Chunk:
         self.size = 0
 
 
-class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
+class EncodedChunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
     """Encodes records, and emits them as ((destination, shard), chunk).
 
     Args:
@@ -123,7 +123,7 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
             del self._chunks[window, key]
             self._held -= chunk.size + _OVERHEAD * len(chunk.records)
             return [self._windowed(window, key, chunk)]
-        return list(self.finish_bundle()) if self._held > _MOST_HELD else []
+        return list(self.finish_bundle()) if self._held > _HELD_BYTES_MAX else []
 
     def finish_bundle(self) -> Iterator[Any]:
         """Emit the incomplete chunks."""
@@ -138,7 +138,7 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         return WindowedValue((key, packed(chunk.records)), window.max_timestamp(), (window,))
 
 
-class Together(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+class BoundedChunks(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     """Gives chunks of a bounded input the key of the grouping: (span, destination, shard).
 
     Args:
@@ -219,7 +219,7 @@ def written(
             writer.abandon()
 
 
-class Waiting(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
+class WriteWaitingRecords(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
     """Applies `WriteWaiting`, and declares how the records in its state are encoded.
 
     Args:

@@ -30,7 +30,7 @@ from arcbeam.sizes import remembered
 
 _PIECE: Final = 8 << 20
 """Bytes of one part of an upload. S3 requires at least 5 MiB, and at most 10,000 parts."""
-_MOST: Final = 10_000
+_PARTS_MAX: Final = 10_000
 _AT_ONCE: Final = 16
 """Concurrent requests; each takes about a tenth of a second."""
 
@@ -205,7 +205,7 @@ class _Upload(Writing):
         while len(self._waiting) >= self._piece:
             self._send(bytes(self._waiting[: self._piece]))
             del self._waiting[: self._piece]
-            if len(self._tags) % (_MOST // 10) == 0:
+            if len(self._tags) % (_PARTS_MAX // 10) == 0:
                 # A file of any size must fit into the number of parts that S3 allows.
                 self._piece *= 2
         self.held = len(self._waiting)

@@ -80,7 +80,7 @@ def put(staging: Staging, success: Mapping[str, Any]) -> None:
     staging.put(success["name"], data, success["staged"])
 
 
-class Complete(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+class CompleteWindows(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     """Takes (key, part file), and emits the window's success committable when it ends, and again after late files.
 
     Args:

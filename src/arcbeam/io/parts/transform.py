@@ -14,15 +14,15 @@ from typing_extensions import override
 
 from arcbeam.io.parts.direct import Number, WriteHere
 from arcbeam.io.parts.formats import Format, Text
-from arcbeam.io.parts.keyed import Chunks, Together, Waiting, WriteGrouped
+from arcbeam.io.parts.keyed import BoundedChunks, EncodedChunks, WriteGrouped, WriteWaitingRecords
 from arcbeam.io.parts.naming import Template, check_name
 from arcbeam.io.parts.packs import Plain as Packed
 from arcbeam.io.parts.packs import Roll
 from arcbeam.io.parts.places import options_of
 from arcbeam.io.parts.publisher import PublishParts
 from arcbeam.io.parts.spans import AssignedWindows, check_template
-from arcbeam.io.parts.successes import Complete
-from arcbeam.io.parts.work import Part, PartFile, Plain, Work
+from arcbeam.io.parts.successes import CompleteWindows
+from arcbeam.io.parts.work import PartFile, Plain, StagedPart, Work
 from arcbeam.io.publishing import Publish
 from arcbeam.io.windowfns import describe
 from arcbeam.model.urns import EMBEDDED_ANNOTATION
@@ -61,9 +61,9 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     The same records in the same order have the same names and files. The numbers of shards have gaps on object stores,
     and for bounded inputs of a pipeline that also has an unbounded one.
 
-    *The result* is a collection of `Part`, one for each file when it is staged. A file is published after the commit,
-    so do not read it from there. In an unbounded pipeline a `Part` is in the window of its records, else in the global
-    window.
+    *The result* is a collection of `StagedPart`, one for each file when it is staged. A file is published after the
+    commit, so do not read it from there. In an unbounded pipeline a `StagedPart` is in the window of its records, else
+    in the global window.
 
     *Resuming.* Records of parts in progress are stored as the format has encoded them. A job cannot be resumed with
     another format, other fields or another schema: this changes the state of the stage.
@@ -187,13 +187,13 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             )
         chunks = records | "Chunk" >> _chunks(work, self._destination, shards)
         coder = records.windowing.windowfn.get_window_coder()
-        files = chunks | "Write" >> Waiting(work, coder).with_output_types(tuple[str, Plain])
+        files = chunks | "Write" >> WriteWaitingRecords(work, coder).with_output_types(tuple[str, Plain])
         now = files | "Files" >> beam.Values().with_output_types(Plain)
         _publish(now, work)
         if self._success:
-            complete = beam.ParDo(Complete(self._success)).with_output_types(Plain)
-            _publish(files | "Complete" >> complete, work, "Publish success", sweeps=False)
-        return now | "Part" >> beam.Map(_part_of(work)).with_output_types(Part)
+            complete = beam.ParDo(CompleteWindows(self._success)).with_output_types(Plain)
+            _publish(files | "CompleteWindows" >> complete, work, "Publish success", sweeps=False)
+        return now | "StagedPart" >> beam.Map(_part_of(work)).with_output_types(StagedPart)
 
     def _bounded(self, records: Any, work: Work, shards: int | None, merges: bool) -> Any:
         windowfn = records.windowing.windowfn
@@ -202,11 +202,11 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             here = beam.ParDo(WriteHere(work, self._destination, coder)).with_output_types(tuple[str, Plain])
             files = records | "Write" >> here
         else:
-            together = beam.ParDo(Together(None if merges else coder))
+            together = beam.ParDo(BoundedChunks(None if merges else coder))
             chunks = (
                 records
                 | "Chunk" >> _chunks(work, self._destination, shards)
-                | "Together" >> together.with_output_types(tuple[tuple[str, str, int], Packed])
+                | "BoundedChunks" >> together.with_output_types(tuple[tuple[str, str, int], Packed])
                 # Triggers emit early results. Here all chunks of a window are needed.
                 | "Windows" >> beam.WindowInto(AssignedWindows(windowfn) if merges else window.GlobalWindows())
             )
@@ -220,7 +220,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         # The success committable carries the files that it lists.
         _publish(numbered[Number.SUCCESS], work, "Publish numbered", sweeps=False)
         seen = (now, numbered.files) | "Seen" >> beam.Flatten()
-        return seen | "Part" >> beam.Map(_part_of(work)).with_output_types(Part)
+        return seen | "StagedPart" >> beam.Map(_part_of(work)).with_output_types(StagedPart)
 
     @override
     def annotations(self) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def _place(path: str) -> str:
 
 
 def _chunks(work: Work, destination: Callable[[Any], str] | None, shards: int) -> Any:
-    return beam.ParDo(Chunks(work, destination, shards)).with_output_types(tuple[tuple[str, int], Packed])
+    return beam.ParDo(EncodedChunks(work, destination, shards)).with_output_types(tuple[tuple[str, int], Packed])
 
 
 def _publish(of: Any, work: Work, label: str = "Publish", *, sweeps: bool = True) -> None:
@@ -261,5 +261,5 @@ def _of_micro_batches(element: tuple[str, Plain]) -> Iterator[Plain]:
         yield element[1]
 
 
-def _part_of(work: Work) -> Callable[[Plain], Part]:
+def _part_of(work: Work) -> Callable[[Plain], StagedPart]:
     return lambda plain: work.part(PartFile.of(plain))

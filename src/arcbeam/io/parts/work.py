@@ -1,6 +1,6 @@
 """What all DoFns that write part files share: the description of the work, and staged part files.
 
-Owns the public `Part`, the committable of a file, and the check of which job owns names. Must not know pipelines.
+Owns the public `StagedPart`, the committable of a file, and the check of which job owns names. Must not know pipelines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Plain = dict[str, Any]
 """A committable: the form of `PartFile` and of a success file in a manifest."""
 
 
-class Part(NamedTuple):
+class StagedPart(NamedTuple):
     """A part file that is staged. It is published after the commit, so it is perhaps not visible yet.
 
     Attributes:
@@ -57,9 +57,9 @@ class PartFile:
     Attributes:
         staged: its staged file, and the name under which it is published.
         span: the window.
-        destination: see `Part`.
-        shard: see `Part`; while the file has no name, the place of the task that wrote it.
-        part: see `Part`.
+        destination: see `StagedPart`.
+        shard: see `StagedPart`; while the file has no name, the place of the task that wrote it.
+        part: see `StagedPart`.
         records: number of records.
         micro_batch: the micro-batch that staged it.
         token: token of the attempt that staged it.
@@ -148,10 +148,10 @@ class Work:
         """Return the name of a file, below the path."""
         return self.template.name(span, destination, shard, part, self.format.suffix)
 
-    def part(self, file: PartFile) -> Part:
+    def part(self, file: PartFile) -> StagedPart:
         """Return a file as users see it."""
         path = f"{(file.path or self.path).rstrip('/')}/{file.staged.name}"
-        return Part(path, str(file.span), file.destination, file.shard, file.part, file.records, file.staged.size)
+        return StagedPart(path, str(file.span), file.destination, file.shard, file.part, file.records, file.staged.size)
 
 
 class PathTakenError(RuntimeError):

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from arcbeam.console.progressline import JobProgress, StageProgress, summed
 from arcbeam.errors import ArcbeamError, JobCancelledError, PublishRefusedError
 from arcbeam.harness.bundle.metrics import merge_metrics
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import BundleReport
@@ -40,17 +40,17 @@ from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.spark.tasks.heartbeat import Pulse, TaskState, pulses, pulsing, writes_pulses
 from arcbeam.spark.tasks.openstages import HOLDERS
-from arcbeam.spark.tasks.task import OpenGraceful, StageTask
+from arcbeam.spark.tasks.task import OpenForShutdown, StageTask
 from arcbeam.store.jobtemp.location import JobLocation
 
 _LOG = logging.getLogger("arcbeam.batch")
 
-_PATIENCE_SECONDS = 60.0
+_PUBLISH_SECONDS_MAX = 60.0
 """For publishing: a store may be unavailable for a while, and hours of work are done."""
 
 
 @dataclass(slots=True)
-class Outcome:
+class BoundedOutcome:
     """Result of a finished job: the reports of all its tasks, and the number of Spark jobs it took."""
 
     reports: list[BundleReport] = field(default_factory=list)
@@ -84,7 +84,7 @@ class BatchRun:
         self,
         plan: Plan,
         spark: SparkSession,
-        settings: Settings,
+        settings: TaskSettings,
         job: str,
         location: JobLocation,
         on_report: Callable[[BundleReport], None] = lambda report: None,
@@ -109,7 +109,7 @@ class BatchRun:
         self._unrun: list[str] = []
         self._running: tuple[str, ...] = ()
         self._last: list[StageProgress] | None = None
-        self._outcome = Outcome()
+        self._outcome = BoundedOutcome()
         self._cancelled = threading.Event()
         self._attempted = self._half_published = False
         self._publishing = SparkPublishing(
@@ -123,7 +123,7 @@ class BatchRun:
         )
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> BoundedOutcome:
         """What tasks have reported so far."""
         return self._outcome
 
@@ -165,7 +165,7 @@ class BatchRun:
         recorded = {id for id in ids if self._location.error_names(id)}
         return recorded or {pulse.stage for pulse in written if pulse.state is TaskState.FAILED}
 
-    def run(self) -> Outcome:
+    def run(self) -> BoundedOutcome:
         """Run everything; if a Spark job fails, raise what `failure.as_job_failure` returns."""
         waiting, done = list(self._plan.stages), False
         try:
@@ -218,7 +218,7 @@ class BatchRun:
         if not committables:
             return
         self._half_published = True
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + _PUBLISH_SECONDS_MAX
         for failures in itertools.count():
             self._require_not_cancelled()
             try:
@@ -259,7 +259,7 @@ class BatchRun:
         slots, seconds = default_parallelism(self._spark), self._settings.shutdown_seconds
         calls = ShuttingDown(self._spark, self._job, slots, seconds, self._cancelled, name=self._plan.name)
         stages = [
-            Graceful(stage.id, offered[stage.id], OpenGraceful(self._task(stage)), frozenset(workers[stage.id]))
+            Graceful(stage.id, offered[stage.id], OpenForShutdown(self._task(stage)), frozenset(workers[stage.id]))
             for stage in self._plan.stages
             if stage.id in offered
         ]

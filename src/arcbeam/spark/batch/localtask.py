@@ -31,7 +31,7 @@ from arcbeam.spark.batch.rounds import ReadRows, RowFiles
 from arcbeam.spark.tasks.heartbeat import pulsing
 from arcbeam.spark.tasks.openstages import worker_name
 from arcbeam.spark.tasks.packing import Packer
-from arcbeam.spark.tasks.task import StageRun, StageTask, TaskRows, arrow
+from arcbeam.spark.tasks.task import BatchStageRun, StageTask, TaskRows, arrow
 from arcbeam.store.jobtemp.location import JobLocation
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class _LocalRun:
         self._attempt = context.taskAttemptId() if context else 0
         self._retries = context.attemptNumber() if context else 0
         self.reports: list[BundleReport] = []
-        self._runs: list[StageRun] = []
+        self._runs: list[BatchStageRun] = []
         self._files: dict[str, RowFiles] = {}
         self._rows: dict[int, dict[str, list[Row]]] = defaultdict(dict)
         self._readers = {channel.index: set(channel.consumers) for channel in task.channels}
@@ -215,7 +215,7 @@ class _LocalRun:
             return
         limited = _LimitedRows(lambda: self._is_over, rows, task.settings.shards)
         task = with_sides(task, self.reports)
-        run = limited.run = StageRun(task, limited)
+        run = limited.run = BatchStageRun(task, limited)
         self._runs.append(run)
         self._now = task, limited
 
@@ -324,7 +324,7 @@ class _LimitedRows:
         since: when it was read first; None before.
     """
 
-    run: StageRun
+    run: BatchStageRun
 
     def __init__(self, is_over: Callable[[], bool], rows: list[Row], shards: int) -> None:
         self._is_over, self._rows, self._shards = is_over, rows, shards

@@ -16,7 +16,7 @@ from typing import Any
 
 SUFFIX = ".exit"
 _SUFFIX = SUFFIX.encode()
-_LONGEST = 4096
+_PATH_BYTES_MAX = 4096
 
 _children: dict[int, mmap.mmap] = {}
 # Statuses of children that ended before `fork` returned in the daemon.
@@ -28,7 +28,7 @@ _shared: mmap.mmap | None = None
 def name_file(path: str) -> None:
     """Pass the name of this worker's file to the daemon; do nothing if the daemon is not arcbeam's."""
     encoded = path.encode()
-    if _shared is not None and len(encoded) < _LONGEST:
+    if _shared is not None and len(encoded) < _PATH_BYTES_MAX:
         _shared[: len(encoded) + 1] = encoded + b"\0"
 
 
@@ -54,7 +54,7 @@ def forking(fork: Callable[[], int]) -> Callable[[], int]:
 
     def forked() -> int:
         global _shared
-        page = mmap.mmap(-1, _LONGEST)
+        page = mmap.mmap(-1, _PATH_BYTES_MAX)
         pid = fork()
         if pid:
             _children[pid] = page

@@ -16,7 +16,7 @@ from pathlib import Path
 from arcbeam.spark.session.sparklog import conf_folder
 
 _KEY = "spark.driver.memory"
-_LEAST, _MOST = 1 << 30, 16 << 30
+_HEAP_BYTES_MIN, _HEAP_BYTES_MAX = 1 << 30, 16 << 30
 _SHARE = 4
 """A quarter, as is Java's own default. The rest is for the Python workers and the page cache."""
 
@@ -40,7 +40,7 @@ def settings(
         defaults = (conf_folder(env) / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
         if re.search(rf"^\s*{re.escape(_KEY)}\b", defaults, re.MULTILINE):
             return {}
-    heap = min(max(_LEAST, available(root) // _SHARE), _MOST)
+    heap = min(max(_HEAP_BYTES_MIN, available(root) // _SHARE), _HEAP_BYTES_MAX)
     return {_KEY: f"{heap >> 20}m"}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.errors import ArcbeamError, UserCodeError
-from arcbeam.fnapi.lost import Account, SdkWorkerLostError, SdkWorkerNotStartedError
+from arcbeam.fnapi.lost import SdkWorkerLostError, SdkWorkerNotStartedError, WorkerAccount
 from arcbeam.harness.bundle import usererrors
 from arcbeam.spark.streaming.leveldata import error_stage
 from arcbeam.spark.streaming.rows import InputLostError
@@ -37,7 +37,7 @@ class FailedTask:
 
 
 def raised_to_spark(
-    failed: FailedTask, location: JobLocation, error: BaseException, lost: Account | None
+    failed: FailedTask, location: JobLocation, error: BaseException, lost: WorkerAccount | None
 ) -> BaseException:
     """Return what to raise to Spark. A recorded error ends this run of the micro-batch, but not a later run.
 

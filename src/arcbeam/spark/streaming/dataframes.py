@@ -19,7 +19,7 @@ from arcbeam.spark.streaming.leveltask import LevelTask
 from arcbeam.spark.streaming.rows import ORDER, SCHEMA
 from arcbeam.spark.streaming.workerjob import StreamingJob
 from arcbeam.spark.tasks.failure import Guarded
-from arcbeam.spark.tasks.jobproperties import LONGEST_PROPERTY, encoded
+from arcbeam.spark.tasks.jobproperties import PROPERTY_BYTES_MAX, encoded
 from arcbeam.streaming.assignment import SampleOrder, TaskAssignment
 from arcbeam.streaming.task.finalizing import Confirmed
 
@@ -53,7 +53,7 @@ class MicroBatchFrames:
         if is_connect(self._spark):
             return self._built(first, given)
         texts = [encoded(each) for each in given]
-        fits = sum(map(len, texts)) <= LONGEST_PROPERTY
+        fits = sum(map(len, texts)) <= PROPERTY_BYTES_MAX
         for level, text in enumerate([*[None] * first, *texts]):
             self._spark.sparkContext.setLocalProperty(property_of(level), text if fits else None)  # type: ignore[arg-type]
         if not fits:

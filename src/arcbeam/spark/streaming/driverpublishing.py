@@ -23,7 +23,7 @@ from arcbeam.harness.operations.publishoperation import OpenPublisher, may_be_qu
 from arcbeam.model import texts
 from arcbeam.model.plan import Plan, Stage
 from arcbeam.sizes import threshold
-from arcbeam.spark.tasks.ending.publishing import MOST_WARNINGS, Sweep
+from arcbeam.spark.tasks.ending.publishing import WARNINGS_MAX, Sweep
 
 _T = TypeVar("_T")
 
@@ -95,7 +95,7 @@ class _Here:
         self._failures = 0
         warnings = [f"{self._name}: {text}" for text in dict.fromkeys(self._warnings)]
         self._warnings.clear()
-        return warnings[:MOST_WARNINGS]
+        return warnings[:WARNINGS_MAX]
 
     def sweep(self, sweep: Sweep) -> list[str]:
         """Remove what will never be published. Return warnings."""

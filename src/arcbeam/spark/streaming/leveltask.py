@@ -18,14 +18,14 @@ from pyspark import TaskContext
 from arcbeam.engine.task.taskstage import TaskStage
 from arcbeam.fnapi.lost import SdkWorkerLostError, SdkWorkerNotStartedError
 from arcbeam.model import texts
-from arcbeam.model.attempts import Attempt, here
+from arcbeam.model.attempts import Attempt, process_state
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.streaming.attempterrors import FailedTask, raised_to_spark
 from arcbeam.spark.streaming.leveldata import LevelInput, LevelReport, error_stage, property_of
 from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, LevelRows, Received, TaskOutput, packing
-from arcbeam.spark.streaming.sampling import Sampling
+from arcbeam.spark.streaming.sampling import TaskSampling
 from arcbeam.spark.streaming.stageopening import StageOpener
 from arcbeam.spark.streaming.workerjob import WorkerJob, worker_job
 from arcbeam.spark.tasks import failure, jobproperties, lostattempts, workerlog
@@ -121,7 +121,7 @@ class _Run:
         self.of = lostattempts.TaskRun(of.order.plan.micro_batch, of.order.plan.attempt, level, self.task)
         self._code: LevelCode | None = None
         self._bundles: Sequence[BundleReport] = ()
-        self._sampling = Sampling(of.samples, job.job.id, level, self.task, job.files.blobs)
+        self._sampling = TaskSampling(of.samples, job.job.id, level, self.task, job.files.blobs)
         self._opener = StageOpener(job.job, self._sampling)
 
     @property
@@ -156,7 +156,7 @@ class _Run:
             callbacks.confirm(job.id, each)
         workerlog.task_lines.begin(lambda: self._opener.opening or self.stage, physical.layout.tasks[self._level])
         name = f"{plan.micro_batch}.{plan.attempt}.{self._level}.{self.task}.{uuid.uuid4().hex[:8]}"
-        running = here.running(Attempt(job.name, plan.micro_batch, (self._level, self.task), name))
+        running = process_state.running(Attempt(job.name, plan.micro_batch, (self._level, self.task), name))
         with running, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             sent = TaskOutput(physical, self._level, self._rows.put)

@@ -5,13 +5,13 @@ Owns the conversion of their units.
 
 from __future__ import annotations
 
-from arcbeam.engine.coordinator import Settings as MachineSettings
+from arcbeam.engine.coordinator import CoordinatorSettings as MachineSettings
 from arcbeam.engine.coordinator import paced
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.timestamps import Duration
 
 
-def machine_settings(settings: Settings) -> MachineSettings:
+def machine_settings(settings: TaskSettings) -> MachineSettings:
     """Return the settings of the machine of a job with these settings."""
     grace, target, behind = (
         Duration(round(seconds * 1e6))

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
-from arcbeam.engine.grouping.groupings import Combined, Elements
+from arcbeam.engine.grouping.groupings import Combined, KeyElements
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.model.rows import Row
 from arcbeam.spark.tasks.packing import Packer, unpacked
-from arcbeam.streaming.interfaces import Rows
+from arcbeam.streaming.interfaces import TaskExchange
 from arcbeam.streaming.physicalplan import PhysicalPlan
 
 SCHEMA: Final = pa.schema(
@@ -202,8 +202,8 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[ExchangeRow]:
             yield ExchangeRow(task, shards[i], stages[i], buckets[i], blobs[i].as_py(), sizes[i])
 
 
-class LevelRows(Rows[ExchangeRow]):
-    """The input and output of a task; see `arcbeam.streaming.interfaces.Rows`.
+class LevelRows(TaskExchange[ExchangeRow]):
+    """The input and output of a task; see `arcbeam.streaming.interfaces.TaskExchange`.
 
     Args:
         received: the input.
@@ -216,7 +216,7 @@ class LevelRows(Rows[ExchangeRow]):
         self,
         received: Received,
         sent: TaskOutput,
-        elements: Callable[[str, Iterable[Row]], Iterable[tuple[bytes, Elements | Combined]]],
+        elements: Callable[[str, Iterable[Row]], Iterable[tuple[bytes, KeyElements | Combined]]],
         ends: Callable[[], None],
     ) -> None:
         self._received, self._sent = received, sent
@@ -227,7 +227,7 @@ class LevelRows(Rows[ExchangeRow]):
         return self._received.markers()
 
     @override
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         return self._elements(stage, self._received.of_stage(stage, shard))
 
     @override

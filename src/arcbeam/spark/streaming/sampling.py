@@ -28,7 +28,7 @@ def _key(stage: str) -> Hashable:
     return "sampled", stage
 
 
-class Sampling:
+class TaskSampling:
     """The requests for samples that a task carries out.
 
     Args:

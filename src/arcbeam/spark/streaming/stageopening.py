@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from arcbeam.engine.task.taskstage import TaskStage
-from arcbeam.spark.streaming.sampling import Sampling
+from arcbeam.spark.streaming.sampling import TaskSampling
 from arcbeam.spark.streaming.workerjob import StreamingJob, worker_job
 from arcbeam.spark.tasks.openstages import open_stages
 from arcbeam.spark.tasks.sdkworkers import starts
@@ -29,7 +29,7 @@ class StageOpener:
         opening: the name of the stage that is being opened; "" if none is.
     """
 
-    def __init__(self, job: StreamingJob, sampling: Sampling) -> None:
+    def __init__(self, job: StreamingJob, sampling: TaskSampling) -> None:
         self._job, self._sampling = job, sampling
         self.opening = ""
 

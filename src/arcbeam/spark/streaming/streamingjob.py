@@ -35,7 +35,7 @@ from arcbeam.engine.coordinator import (
 )
 from arcbeam.errors import JobCancelledError, JobFailedError, ServerLostError, WorkerLostError
 from arcbeam.explain import plan_record
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.harness.streaming.counters import Counters
 from arcbeam.model.commits import Committable
 from arcbeam.model.plan import Plan
@@ -55,7 +55,7 @@ from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.jobname import job_label, resume_command
 from arcbeam.store.log.requests import RequestKind
 from arcbeam.store.log.sweep import Swept
-from arcbeam.store.log.troublenote import Trouble, record_trouble
+from arcbeam.store.log.troublenote import TroubleNote, record_trouble
 from arcbeam.store.manifest.values import ENDED
 from arcbeam.streaming.driver.commits import LogCommits
 from arcbeam.streaming.driver.controlrequests import EventQueue, RequestWatch, WallClock
@@ -66,7 +66,7 @@ from arcbeam.streaming.driver.requests import PendingRequest, RequestQueue
 from arcbeam.streaming.driver.samplerequests import SampleRequests
 from arcbeam.streaming.driver.scriptreader import ScriptReader
 from arcbeam.streaming.driverstate import started
-from arcbeam.streaming.interfaces import JobListener, Sinks, Watch
+from arcbeam.streaming.interfaces import DriverObserver, JobListener, Sinks
 from arcbeam.streaming.physicalplan import PhysicalPlan, output_names, placed
 from arcbeam.streaming.restore.restore import RestoreOptions, restore
 from arcbeam.streaming.status.activity import Activity
@@ -88,7 +88,7 @@ _LOG = logging.getLogger("arcbeam.streaming")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StreamingOutcome:
     """Result of a job that has ended.
 
     Attributes:
@@ -106,7 +106,7 @@ class Outcome:
         return {"state": self.state.value, "micro_batches": self.micro_batches}
 
 
-class StreamRun(Sinks, Watch):
+class StreamRun(Sinks, DriverObserver):
     """One driver's run of an unbounded job.
 
     Args:
@@ -132,7 +132,7 @@ class StreamRun(Sinks, Watch):
         self,
         plan: Plan,
         spark: SparkSession,
-        settings: Settings,
+        settings: TaskSettings,
         job: str,
         location: JobLocation,
         store: str | None,
@@ -162,7 +162,7 @@ class StreamRun(Sinks, Watch):
         self._left_lines = LeftLines(location)
         self._blobs: DurableBlobs | None = None
         # Why the current micro-batch is retried.
-        self._trouble: Trouble | None = None
+        self._trouble: TroubleNote | None = None
         self._driven = machine_settings(settings)
         self._activity = Activity(self._driven.retry.times + 1, self._driven.deaths.times + 1)
         self._heartbeat: Heartbeat | None = None
@@ -222,7 +222,7 @@ class StreamRun(Sinks, Watch):
         """End the job; callable from any thread, repeatedly."""
         self._inbox.put(CancelRequested(self._clock.now()))
 
-    def run(self) -> Outcome:
+    def run(self) -> StreamingOutcome:
         """Drive the job to its end.
 
         Raises:
@@ -242,7 +242,7 @@ class StreamRun(Sinks, Watch):
             except StoreError as e:
                 self.warn(f"could not answer the requests to the job: {e}")
         assert self._log is not None
-        return Outcome(end.state, self._counters.micro_batches, self._log.head.micro_batch)
+        return StreamingOutcome(end.state, self._counters.micro_batches, self._log.head.micro_batch)
 
     def _run(self) -> End:
         slots = default_parallelism(self._spark)
@@ -392,7 +392,7 @@ class StreamRun(Sinks, Watch):
             for text in self._warnings.get():
                 self.warn(text)
 
-    # `Watch`.
+    # `DriverObserver`.
 
     @override
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
@@ -453,7 +453,7 @@ class StreamRun(Sinks, Watch):
             return
         known = self._trouble
         since = known.time if known and known.is_of(self._log.head) else self._clock.now()
-        self._trouble = Trouble(self._log.head.epoch, event.micro_batch, lost.step, why, since)
+        self._trouble = TroubleNote(self._log.head.epoch, event.micro_batch, lost.step, why, since)
         if self._blobs is not None:
             try:
                 record_trouble(self._blobs, self._trouble)

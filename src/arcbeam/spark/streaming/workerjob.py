@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.files import SideFile
 from arcbeam.secrets import without_credentials
 from arcbeam.sizes import cache_size, memo, threshold
@@ -42,7 +42,7 @@ class StreamingJob:
 
     id: str
     physical: PhysicalPlan
-    settings: Settings
+    settings: TaskSettings
     location: JobLocation
     store: str
     versions: Versions

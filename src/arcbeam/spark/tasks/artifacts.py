@@ -52,7 +52,7 @@ _CORE = ("arcbeam", "apache-beam", "pyspark", "pyarrow", "pandas", "lmdb", "clic
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedArtifact:
     """One staged file.
 
     Attributes:
@@ -71,7 +71,7 @@ class Staged:
 def worker_setup_for(
     spark: Any,
     options: PipelineOptions,
-    files: Sequence[Staged],
+    files: Sequence[StagedArtifact],
     closed_outputs: Mapping[str, tuple[str, ...]] | None = None,
     main: MainModule | None = None,
     sdk_options: bytes = b"",
@@ -115,7 +115,7 @@ def _current_folder() -> str:
         return ""
 
 
-def staged_by(options: PipelineOptions, folder: Path) -> tuple[Staged, ...]:
+def staged_by(options: PipelineOptions, folder: Path) -> tuple[StagedArtifact, ...]:
     """Return the files that a pipeline's options stage, found or built by the SDK's own stager.
 
     Args:
@@ -137,7 +137,9 @@ def staged_by(options: PipelineOptions, folder: Path) -> tuple[Staged, ...]:
         raise InvalidPipelineError(f"cannot stage the pipeline's files: {e}") from e
     finally:
         setup.requirements_cache, setup.extra_packages = before
-    found = tuple(Staged(name, Path(path)) for path, name, _ in stager.Stager.extract_staging_tuple_iter(resources))
+    found = tuple(
+        StagedArtifact(name, Path(path)) for path, name, _ in stager.Stager.extract_staging_tuple_iter(resources)
+    )
     missing = [str(file.path) for file in found if not file.path.is_file()]
     if missing:
         raise InvalidPipelineError(f"cannot stage files that do not exist: {', '.join(missing)}")
@@ -177,7 +179,7 @@ def archive_path(name: str) -> Path:
     return _folder() / name
 
 
-def archives_of(files: Sequence[Staged]) -> tuple[Archive, ...]:
+def archives_of(files: Sequence[StagedArtifact]) -> tuple[Archive, ...]:
     """Make the archives for `files`; reuse those that were made from the same content before.
 
     Raises:
@@ -192,7 +194,7 @@ def archives_of(files: Sequence[Staged]) -> tuple[Archive, ...]:
         return tuple(_archive(part, fill) for part, fill in parts if part)
 
 
-def _archive(files: Sequence[Staged], fill: Any) -> Archive:
+def _archive(files: Sequence[StagedArtifact], fill: Any) -> Archive:
     digest = hashlib.sha256(f"{sys.version_info[:2]} {sysconfig.get_platform()}".encode())
     for file in sorted(files, key=lambda f: f.name):
         content = hashlib.sha256(file.path.read_bytes()).hexdigest()
@@ -210,18 +212,18 @@ def _archive(files: Sequence[Staged], fill: Any) -> Archive:
     return known
 
 
-def _fill_session(files: Sequence[Staged], root: Path) -> None:
+def _fill_session(files: Sequence[StagedArtifact], root: Path) -> None:
     (root / SESSION).mkdir()
     shutil.copy(files[0].path, root / SESSION / _MAIN_SESSION)
 
 
-def _fill_whole(files: Sequence[Staged], root: Path) -> None:
+def _fill_whole(files: Sequence[StagedArtifact], root: Path) -> None:
     (root / SDK).mkdir()
     for file in files:
         shutil.copy(file.path, root / SDK / file.sha256)
 
 
-def _fill(files: Sequence[Staged], root: Path) -> None:
+def _fill(files: Sequence[StagedArtifact], root: Path) -> None:
     """Install packages, and copy the other files."""
     by_name = {file.name: file for file in files}
     listing = by_name.get(_PACKAGES_LIST)
@@ -263,7 +265,7 @@ def _is_distribution(name: str) -> bool:
     return False
 
 
-def _under_its_name(file: Staged, folder: Path) -> Path:
+def _under_its_name(file: StagedArtifact, folder: Path) -> Path:
     """Return the file under its staged name: pip reads the properties of a wheel from its name."""
     if file.path.name == file.name:
         return file.path

@@ -30,14 +30,14 @@ Also the interval for its other waiting.
 _REMOTE_LOOKS_SECONDS = 5.0
 """The same for an object store, where each check is a request."""
 
-_LONGEST = 300
+_DESCRIPTION_CHARACTERS_MAX = 300
 """Maximum characters of a Spark job's description."""
 
 
 def described(pipeline: str, stages: Iterable[str], micro_batch: int | None = None) -> str:
     """Return a Spark job's description for Spark's UI: pipeline, number of the micro-batch if any, stages."""
     what = pipeline if micro_batch is None else f"{pipeline}: micro-batch {micro_batch}"
-    return texts.fit(": ".join(filter(None, (what, "; ".join(stages)))), _LONGEST)
+    return texts.fit(": ".join(filter(None, (what, "; ".join(stages)))), _DESCRIPTION_CHARACTERS_MAX)
 
 
 def collected(

@@ -38,7 +38,7 @@ _STACK: Final = ".stack"
 _SAMPLE_SECONDS: Final = 0.1
 _EXIT_SECONDS: Final = 1.0
 """How long the driver waits until a daemon has written how a worker ended: the daemon learns it when Spark does."""
-_MOST_FRAMES: Final = 12
+_FRAMES_MAX: Final = 12
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -289,7 +289,7 @@ def _crash(location: JobLocation, name: str, found: whereabouts.Found) -> Worker
     frames = [line.strip() for line in stack.splitlines() if line.lstrip().startswith("File ")]
     # Frames of arcbeam call user code. If arcbeam is installed in another folder on the worker, they stay in the stack.
     frames = list(itertools.takewhile(lambda frame: not frame.startswith(f'File "{_PACKAGE}{os.sep}'), frames))
-    step, stack = found.left or found.sampled or found.place, "\n".join(frames[:_MOST_FRAMES])
+    step, stack = found.left or found.sampled or found.place, "\n".join(frames[:_FRAMES_MAX])
     return WorkerCrash(step, how, found.memory, stack, str(found.task.get("host", "")))
 
 

@@ -30,7 +30,7 @@ from arcbeam.store.jobtemp.location import JobLocation
 
 _CANCELLED = ("OPERATION_CANCELED", "cancelled", "canceled", "SPARK_JOB_CANCELLED", "INTERRUPTED")
 _STOPPED = re.compile(r"SparkContext was shut ?down|stopped SparkContext|SparkContext is stopping")
-_LONGEST_CAUSE = 4000
+_CAUSE_CHARACTERS_MAX = 4000
 
 _OTHER_PYTHON = re.compile(
     r"PYTHON_VERSION_MISMATCH\] Python in worker has different version:? \(?['\"]?(\d[\d.]*).{0,3}?"
@@ -183,4 +183,4 @@ def _from_text(error: Exception, text: str, running: Iterable[str], location: Jo
 def _last_cause(text: str) -> str:
     """Return the last cause that Spark names; without one, the beginning of the text."""
     causes = [line for line in text.splitlines() if line.startswith("Caused by:")]
-    return (causes[-1] if causes else text)[:_LONGEST_CAUSE]
+    return (causes[-1] if causes else text)[:_CAUSE_CHARACTERS_MAX]

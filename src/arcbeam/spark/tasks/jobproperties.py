@@ -15,7 +15,7 @@ from pyspark import TaskContext
 
 from arcbeam.sizes import threshold
 
-LONGEST_PROPERTY: Final = threshold(1 << 18)
+PROPERTY_BYTES_MAX: Final = threshold(1 << 18)
 """Bytes. A property is sent with each task separately; larger data goes into the plan, as a broadcast."""
 
 

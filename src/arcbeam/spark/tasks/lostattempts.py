@@ -27,7 +27,7 @@ from arcbeam.spark.tasks.workerlog import task_lines
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.streaming.status.tries import failed_attempt, more_attempts, on_host
 
-_MOST: Final = threshold(4)
+_LINES_MAX: Final = threshold(4)
 """Attempts of a micro-batch that get a line each."""
 _LOGS: Final = "logs/"
 _UNKNOWN: Final = "the reason is unknown; perhaps its executor was lost"
@@ -150,10 +150,10 @@ def warnings(location: JobLocation, tasks: Iterable[tuple[TaskRun, tuple[str, ..
     failed = [(of, number, why) for of, whys in tasks for number, why in enumerate(whys)]
     lines = [
         failed_attempt(number + 1, of.micro_batch, of.level, of.task, why or _death(location, of, number))
-        for of, number, why in failed[:_MOST]
+        for of, number, why in failed[:_LINES_MAX]
     ]
-    if len(failed) > _MOST:
-        lines.append(more_attempts(len(failed) - _MOST, failed[0][0].micro_batch))
+    if len(failed) > _LINES_MAX:
+        lines.append(more_attempts(len(failed) - _LINES_MAX, failed[0][0].micro_batch))
     return lines
 
 

@@ -18,7 +18,7 @@ _LOST_TASK = re.compile(r"Lost task [^\n]*?\(TID (\d+)\) \(([^)]*)\)")
 _TIMES = re.compile(r"Task \d+ in stage [\d.]+ failed (\d+) times")
 _NO_MEMORY = re.compile(r"MemoryError \[while running '(.*?)'\]")
 """The text that `failure.unrecorded` writes."""
-_MOST_NAMES = 5
+_NAMES_MAX = 5
 _KILLED = "signal 9"
 
 
@@ -61,8 +61,8 @@ def described(text: str, running: Iterable[str], location: JobLocation, cause: s
         parts.append(f"Its Python frames, innermost first:{frames}")
     if not death.step:
         names = list(running)
-        more = ["…"] if len(names) > _MOST_NAMES else []
-        parts.append("It ran one of these stages:" + "".join(f"\n  {name}" for name in [*names[:_MOST_NAMES], *more]))
+        more = ["…"] if len(names) > _NAMES_MAX else []
+        parts.append("It ran one of these stages:" + "".join(f"\n  {name}" for name in [*names[:_NAMES_MAX], *more]))
     remedy = _remedy(death)
     return WorkerLostError("\n".join(parts), remedy, died=died, step=death.step, how=death.how, memory=death.memory)
 

@@ -25,10 +25,10 @@ _LOG = logging.getLogger("arcbeam.task")
 HOLDERS: Final = "holders/"
 """Prefix of names in a job's location. Such a name exists if a worker has DoFns whose teardown does something."""
 
-_MOST_OPEN = cache_size(16)
-_MOST_JOBS = cache_size(8)
+_OPEN_MAX = cache_size(16)
+_JOBS_MAX = cache_size(8)
 """A job with publishers counts as two."""
-_FEW_MODULES = 20
+_NEW_MODULES_MAX = 20
 """With at most this many new modules, freezing all objects again is not worth its time."""
 
 _settled_modules = 0
@@ -41,7 +41,7 @@ def freeze_imported_objects() -> None:
     Call this only while no processor is open: objects that exist now are never collected.
     """
     global _settled_modules
-    if len(sys.modules) > _settled_modules + _FEW_MODULES:
+    if len(sys.modules) > _settled_modules + _NEW_MODULES_MAX:
         _settled_modules = len(sys.modules)
         gc.collect()
         gc.freeze()
@@ -92,7 +92,7 @@ class OpenStages:
         worker_setup: Callable[[], None] | None,
         *,
         quick: bool,
-        most: int = _MOST_OPEN,
+        most: int = _OPEN_MAX,
     ) -> H:
         """Return the open stage of that key, or open one.
 
@@ -110,7 +110,7 @@ class OpenStages:
             self._pid = os.getpid()
         stages = self._jobs.setdefault(job, OrderedDict())
         self._jobs.move_to_end(job)
-        while len(self._jobs) > _MOST_JOBS:
+        while len(self._jobs) > _JOBS_MAX:
             self.close_job(next(iter(self._jobs)))
         stage = stages.get(key)
         if worker_setup is not None and (stage is None or self._set_up != job):

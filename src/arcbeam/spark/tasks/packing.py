@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from arcbeam.sizes import threshold
 
-LEAST_BYTES = threshold(2048)
+BLOB_BYTES_MIN = threshold(2048)
 """Smaller blobs cost time per row, not per byte."""
-_WORTH = 0.8
+_PACKED_SHARE_MAX = 0.8
 """The maximum size of a packed blob, relative to its original size."""
 _TRIED_AGAIN = threshold(15)
 """After a blob that did not shrink enough, this many blobs are not tried."""
@@ -34,13 +34,13 @@ class Packer:
     def pack(self, blob: bytes) -> tuple[bytes, int]:
         """Return a blob in packed form and its unpacked size; 0 if it is not packed."""
         size = len(blob)
-        if size < LEAST_BYTES or not self._on:
+        if size < BLOB_BYTES_MIN or not self._on:
             return blob, 0
         if self._unseen:
             self._unseen -= 1
             return blob, 0
         packed: bytes = _CODEC.compress(blob, asbytes=True)
-        if len(packed) > _WORTH * size:
+        if len(packed) > _PACKED_SHARE_MAX * size:
             self._unseen = _TRIED_AGAIN
             return blob, 0
         return packed, size

@@ -62,7 +62,7 @@ class RowQueue(Generic[R]):
             while self._bytes > _QUEUED_BYTES and not self._abandoned:
                 self._lock.wait()
             if self._abandoned:
-                raise Abandoned
+                raise BundleAbandoned
             self._bytes += size
         self._batches.put(rows)
 
@@ -92,7 +92,7 @@ class RowQueue(Generic[R]):
             raise
 
 
-class Abandoned(BaseException):
+class BundleAbandoned(BaseException):
     """The task was killed while its bundle ran."""
 
 

@@ -16,8 +16,8 @@ from pyspark import TaskContext
 
 from arcbeam.errors import UserCodeError
 from arcbeam.harness.bundle import usererrors
-from arcbeam.harness.operations.taskcontext import Settings
-from arcbeam.model.attempts import Attempt, here
+from arcbeam.harness.operations.taskcontext import TaskSettings
+from arcbeam.model.attempts import Attempt, process_state
 from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import REPORT, BundleReport, Row
@@ -60,7 +60,7 @@ class StageTask:
 
     job: str
     stage: Stage
-    settings: Settings
+    settings: TaskSettings
     location: JobLocation
     versions: Versions
     side_files: dict[int, tuple[SideFile, ...]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class StageTask:
             yield from arrow(rows.passed)
             return
         self.check_earlier_attempts()
-        run = StageRun(self, rows.starting_with(first))
+        run = BatchStageRun(self, rows.starting_with(first))
         yield from arrow(run.rows(), Packer(on=self.settings.packed_blobs))
         yield from arrow([*rows.passed, run.report.to_row()])
         run.finalize()
@@ -115,7 +115,7 @@ class StageTask:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenGraceful:
+class OpenForShutdown:
     """Opens a stage in a worker only for its `shutdown`; returns None if no DoFn has one.
 
     Attributes:
@@ -167,7 +167,7 @@ class TaskRows:
         yield from self._rows
 
 
-class StageRun:
+class BatchStageRun:
     """One run of a stage in this process.
 
     Args:
@@ -220,7 +220,7 @@ class StageRun:
         workerlog.task_lines.begin(lambda: task.stage.id, task.settings.shards)
         token = f"{task.stage.id}.{self._partition}.{self._attempt}.{uuid.uuid4().hex[:8]}"
         order = (task.round, self._partition) if task.round else (self._partition,)
-        with here.running(Attempt(task.job, 0, order, token)):
+        with process_state.running(Attempt(task.job, 0, order, token)):
             self._run_stage(task)
 
     def _run_stage(self, task: StageTask) -> None:

@@ -39,7 +39,7 @@ from arcbeam.store.manifest.names import (
     manifest_name,
     parse_written,
 )
-from arcbeam.store.manifest.values import Kind, Manifest
+from arcbeam.store.manifest.values import Manifest, ManifestKind
 
 EPOCH_VERSION: Final = 1
 """Of the record of an epoch: the token, name and time of its driver."""
@@ -198,7 +198,7 @@ def _floor_from_manifests(blobs: DurableBlobs, recorded: int, damaged: tuple[str
             manifest = read_manifest(blobs, micro_batch)
         except (MissingFileError, DamagedFileError, NewerFormatError):
             continue
-        if manifest.kind == Kind.MICRO_BATCH and all(pin.micro_batch != micro_batch for pin in manifest.pins):
+        if manifest.kind == ManifestKind.MICRO_BATCH and all(pin.micro_batch != micro_batch for pin in manifest.pins):
             return micro_batch
         if not micro_batch or not manifest.epoch:
             first = micro_batch

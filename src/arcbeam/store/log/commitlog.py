@@ -50,7 +50,7 @@ from arcbeam.store.log.jobname import job_in
 from arcbeam.store.log.opening import OpeningArguments, ended, opening
 from arcbeam.store.manifest.manifestfile import ManifestWriter, encode
 from arcbeam.store.manifest.names import epoch_name, floor_name, manifest_name
-from arcbeam.store.manifest.values import JobShape, Kind, Manifest, contradictions
+from arcbeam.store.manifest.values import JobShape, Manifest, ManifestKind, contradictions
 
 _TRIES = 3
 """Number of immediate attempts to create a manifest before its outcome counts as unknown."""
@@ -275,7 +275,7 @@ class CommitLog:
             epoch=self.epoch,
             token=self._token(),
             parent=self._head.token,
-            kind=Kind.MICRO_BATCH,
+            kind=ManifestKind.MICRO_BATCH,
             time=time,
             attempts_digest=b"",
             committables=(),

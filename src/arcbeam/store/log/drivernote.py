@@ -17,7 +17,7 @@ from arcbeam.store.manifest.names import DRIVER_NOTE
 from arcbeam.store.manifest.values import ENDED, Manifest
 
 VERSION = 1
-_LONGEST = 500
+_TEXT_CHARACTERS_MAX = 500
 """Largest number of characters of a text: an error may contain much of a user's data."""
 
 
@@ -58,7 +58,7 @@ def record_driver(blobs: DurableBlobs, note: DriverNote) -> None:
     Raises:
         StoreError: it cannot be written.
     """
-    texts = {name: getattr(note, name)[:_LONGEST] for name in ("doing", "trouble", "released_when")}
+    texts = {name: getattr(note, name)[:_TEXT_CHARACTERS_MAX] for name in ("doing", "trouble", "released_when")}
     blobs.put(DRIVER_NOTE, documents.encode(VERSION, {**asdict(note), **texts}))
 
 

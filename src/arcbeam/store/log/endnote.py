@@ -18,7 +18,7 @@ from arcbeam.store.manifest.names import ENDED_NOTE
 from arcbeam.store.manifest.values import ENDED, Manifest
 
 VERSION = 1
-_LONGEST = 2000
+_REASON_CHARACTERS_MAX = 2000
 """Largest number of characters of the reason: an error may contain much of a user's data."""
 
 
@@ -48,7 +48,7 @@ def record_end(blobs: DurableBlobs, note: EndNote) -> None:
     Raises:
         StoreError: it cannot be written.
     """
-    why = note.why if len(note.why) <= _LONGEST else note.why[:_LONGEST] + "…"
+    why = note.why if len(note.why) <= _REASON_CHARACTERS_MAX else note.why[:_REASON_CHARACTERS_MAX] + "…"
     written = replace(note, why=why, time=round(time.time() * 1e6))
     blobs.put(ENDED_NOTE, documents.encode(VERSION, asdict(written)))
 

@@ -32,7 +32,7 @@ from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark
 
 
 @dataclass(frozen=True, slots=True)
-class StageReport:
+class InspectedStage:
     """A stage after the micro-batch; missing values are None or empty."""
 
     stage: str
@@ -45,7 +45,7 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelReport:
+class InspectedLevel:
     """The state of a level.
 
     Attributes:
@@ -219,8 +219,8 @@ class Inspection:
     time: Timestamp
     plan: str
     shards: int
-    stages: tuple[StageReport, ...]
-    levels: tuple[LevelReport, ...]
+    stages: tuple[InspectedStage, ...]
+    levels: tuple[InspectedLevel, ...]
     side_files: int
     side_bytes: int
     committables: int
@@ -342,14 +342,14 @@ def _driver(blobs: DurableBlobs, epoch: int) -> str:
         return ""  # it only informs people
 
 
-def _stages(manifest: Manifest) -> Iterator[StageReport]:
+def _stages(manifest: Manifest) -> Iterator[InspectedStage]:
     levels = {of.stage: of.level for of in manifest.shape.stages}
     marks = {of.stage: of for of in manifest.watermarks}
     named = [of.stage for of in manifest.shape.stages] + [of.stage for of in manifest.watermarks]
     named += [of.stage for of in manifest.holds] + [of.stage for of in manifest.residuals]
     for stage in dict.fromkeys(named):
         mark = marks.get(stage)
-        yield StageReport(
+        yield InspectedStage(
             stage=stage,
             level=levels.get(stage),
             upstream=mark.upstream if mark else None,
@@ -360,13 +360,13 @@ def _stages(manifest: Manifest) -> Iterator[StageReport]:
         )
 
 
-def _levels(manifest: Manifest) -> Iterator[LevelReport]:
+def _levels(manifest: Manifest) -> Iterator[InspectedLevel]:
     for level in sorted({shard.level for shard in manifest.shards}):
         shards = [shard for shard in manifest.shards if shard.level == level and shard.files]
         files: list[ShardFile] = [file for shard in shards for file in shard.files]
         sizes = {shard.shard: sum(file.size for file in shard.files) for shard in shards}
         largest = max(sizes, key=lambda shard: sizes[shard], default=0)
-        yield LevelReport(
+        yield InspectedLevel(
             level=level,
             shards=len(shards),
             files=len(files),

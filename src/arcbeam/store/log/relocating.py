@@ -28,7 +28,7 @@ _Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class StageMove:
     """A stage whose state moves to another level.
 
     Attributes:
@@ -44,7 +44,7 @@ class Move:
     target: int
 
 
-def moves(had: JobShape, wanted: JobShape, numbers: Mapping[str, int]) -> tuple[Move, ...]:
+def moves(had: JobShape, wanted: JobShape, numbers: Mapping[str, int]) -> tuple[StageMove, ...]:
     """Return the stages with state whose level changes.
 
     Args:
@@ -54,13 +54,13 @@ def moves(had: JobShape, wanted: JobShape, numbers: Mapping[str, int]) -> tuple[
     """
     levels = {of.stage: of.level for of in wanted.stages}
     return tuple(
-        Move(of.stage, numbers[of.stage].to_bytes(OWNER.stop - OWNER.start, "big"), of.level, levels[of.stage])
+        StageMove(of.stage, numbers[of.stage].to_bytes(OWNER.stop - OWNER.start, "big"), of.level, levels[of.stage])
         for of in had.stages
         if of.shape and of.stage in numbers and levels.get(of.stage, of.level) != of.level
     )
 
 
-def relocated(blobs: DurableBlobs, opening: Manifest, stages: Sequence[Move], scratch: Path) -> Manifest:
+def relocated(blobs: DurableBlobs, opening: Manifest, stages: Sequence[StageMove], scratch: Path) -> Manifest:
     """Return an opening with the state of some stages at other levels; write the files for that.
 
     A row stays in its shard: keys determine shards in the same way at all levels. Levels that the pipeline lacks are
@@ -103,7 +103,7 @@ def relocated(blobs: DurableBlobs, opening: Manifest, stages: Sequence[Move], sc
 
 
 def _changes(
-    blobs: DurableBlobs, before: Mapping[_Place, Sequence[ShardFile]], place: _Place, stages: Sequence[Move]
+    blobs: DurableBlobs, before: Mapping[_Place, Sequence[ShardFile]], place: _Place, stages: Sequence[StageMove]
 ) -> Iterator[Block]:
     """Return the changes of a shard: all incoming and all outgoing rows."""
     level, shard = place

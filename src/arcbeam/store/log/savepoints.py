@@ -38,7 +38,7 @@ from arcbeam.store.log.opening import choice_of, held, no_savepoint
 from arcbeam.store.log.verification import read_side_file
 from arcbeam.store.manifest.manifestfile import encode
 from arcbeam.store.manifest.names import floor_name, manifest_name
-from arcbeam.store.manifest.values import ENDED, Kind, Manifest, Pin
+from arcbeam.store.manifest.values import ENDED, Manifest, ManifestKind, Pin
 from arcbeam.store.shards.shardfile import ShardFileReader, local_reader
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -226,7 +226,13 @@ def copy_savepoint(
         jobgraphs.copy_through(scratch, target, side.name, partial(_fetch_side, source, side))
     if manifest.job_graph:
         jobgraphs.copy(source, manifest.job_graph, target, scratch)
-    fresh: dict[str, Any] = {"epoch": 0, "parent": "", "kind": Kind.MICRO_BATCH, "abandoned": (), "openings": ()}
+    fresh: dict[str, Any] = {
+        "epoch": 0,
+        "parent": "",
+        "kind": ManifestKind.MICRO_BATCH,
+        "abandoned": (),
+        "openings": (),
+    }
     if isinstance(newest, Manifest) and _is_done_with(newest, manifest):
         fresh["committables"] = ()
     copy = replace(manifest, job=token(), token=token(), pins=(pin,), **fresh)

@@ -41,9 +41,9 @@ from arcbeam.store.manifest.names import (
     manifest_name,
     parse_written,
 )
-from arcbeam.store.manifest.values import Kind, Manifest
+from arcbeam.store.manifest.values import Manifest, ManifestKind
 
-KEEP = threshold(10)
+KEPT_MICRO_BATCHES = threshold(10)
 """Number of micro-batches before the head that are kept for readers."""
 
 
@@ -51,7 +51,7 @@ KEEP = threshold(10)
 class _Seen:
     """The part of a manifest that a sweep needs. An unreadable one is like an opening that names nothing."""
 
-    kind: Kind
+    kind: ManifestKind
     epoch: int = 0
     names: frozenset[str] = frozenset()
     pins: frozenset[int] = frozenset()
@@ -86,7 +86,7 @@ class Sweeper:
         keep: number of micro-batches before the head to keep.
     """
 
-    def __init__(self, log: CommitLog, *, keep: int = KEEP) -> None:
+    def __init__(self, log: CommitLog, *, keep: int = KEPT_MICRO_BATCHES) -> None:
         self._log, self._keep = log, keep
         self._seen: dict[int, _Seen] = {}  # by micro-batch; below the floor only openings and savepoints
         self._job_graphs: dict[str, frozenset[str]] = {}  # names of their files, by the job graph's name
@@ -133,8 +133,8 @@ class Sweeper:
         for micro_batch in [
             micro_batch for micro_batch in self._seen if micro_batch < floor and micro_batch not in pinned
         ]:
-            if self._seen[micro_batch].kind == Kind.OPENING:
-                self._seen[micro_batch] = _Seen(Kind.OPENING)  # kept only for its name
+            if self._seen[micro_batch].kind == ManifestKind.OPENING:
+                self._seen[micro_batch] = _Seen(ManifestKind.OPENING)  # kept only for its name
             else:
                 del self._seen[micro_batch]
         return Swept(manifests, tuple(info.name for info in orphans), sum(info.size for info in orphans), unreadable)
@@ -179,7 +179,7 @@ class Sweeper:
             if seen is None:
                 continue
             pinned |= seen.pins
-            if micro_batch <= head - self._keep and seen.kind == Kind.MICRO_BATCH and micro_batch not in pinned:
+            if micro_batch <= head - self._keep and seen.kind == ManifestKind.MICRO_BATCH and micro_batch not in pinned:
                 return micro_batch
         return self._log.floor
 
@@ -196,7 +196,7 @@ class Sweeper:
         # From the old floor on not by the listing, which may lack it: it must be the first one to be deleted.
         for micro_batch in [*below, *range(was, floor)]:
             seen = None if micro_batch in pinned else self._manifest(micro_batch)
-            if seen is not None and (seen.kind != Kind.OPENING or micro_batch in (0, was)):
+            if seen is not None and (seen.kind != ManifestKind.OPENING or micro_batch in (0, was)):
                 name = manifest_name(micro_batch)
                 self._log.blobs.delete(name)
                 yield name
@@ -220,7 +220,7 @@ class Sweeper:
             except MissingFileError:
                 return None
             except (DamagedFileError, NewerFormatError):
-                seen = _Seen(Kind.OPENING, readable=False)
+                seen = _Seen(ManifestKind.OPENING, readable=False)
             self._seen[micro_batch] = seen
         return seen
 

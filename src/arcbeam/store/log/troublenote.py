@@ -18,12 +18,12 @@ from arcbeam.store.manifest.names import TROUBLE_NOTE
 from arcbeam.store.manifest.values import Manifest
 
 VERSION = 1
-_LONGEST = 2000
+_REASON_CHARACTERS_MAX = 2000
 """Largest number of characters of the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class TroubleNote:
     """The reason why a micro-batch fails and is tried again.
 
     Attributes:
@@ -45,23 +45,23 @@ class Trouble:
         return (self.epoch, self.micro_batch) == (head.epoch, head.micro_batch + 1)
 
 
-def record_trouble(blobs: DurableBlobs, trouble: Trouble) -> None:
+def record_trouble(blobs: DurableBlobs, trouble: TroubleNote) -> None:
     """Leave the note, in place of an earlier one.
 
     Raises:
         StoreError: it cannot be written.
     """
-    why = trouble.why if len(trouble.why) <= _LONGEST else trouble.why[:_LONGEST] + "…"
+    why = trouble.why if len(trouble.why) <= _REASON_CHARACTERS_MAX else trouble.why[:_REASON_CHARACTERS_MAX] + "…"
     blobs.put(TROUBLE_NOTE, documents.encode(VERSION, {**asdict(trouble), "why": why}))
 
 
-def trouble_of(blobs: DurableBlobs, head: Manifest) -> Trouble | None:
+def trouble_of(blobs: DurableBlobs, head: Manifest) -> TroubleNote | None:
     """Return why the micro-batch after `head` is tried again; None if it is not, or the note is stale, damaged or
     newer.
     """
     try:
         record = documents.decode(blobs.get(TROUBLE_NOTE), VERSION, "the note of a failure")
-        found = Trouble(
+        found = TroubleNote(
             int(record["epoch"]),
             int(record["micro_batch"]),
             str(record["stage"]),

@@ -19,7 +19,7 @@ from arcbeam.sizes import threshold
 from arcbeam.store.manifest.names import parse_written
 
 
-class Kind(StrEnum):
+class ManifestKind(StrEnum):
     """The reason for a manifest."""
 
     OPENING = "opening"
@@ -184,7 +184,7 @@ class Manifest:
     epoch: int
     token: str
     parent: str
-    kind: Kind
+    kind: ManifestKind
     mode: CommitMode
     time: Timestamp
     attempts_digest: bytes

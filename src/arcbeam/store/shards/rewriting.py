@@ -31,7 +31,7 @@ _OVERHEAD: Final = 160
 """The approximate bytes of a row's objects in memory, besides its data."""
 
 
-Merging = Callable[[Mapping[int, Sequence["Part"]]], Iterable[tuple[int, Path, Summary]]]
+Merging = Callable[[Mapping[int, Sequence["SortedFile"]]], Iterable[tuple[int, Path, Summary]]]
 """Merges the files of each new shard; yields shard, new local file and its content. It removes the merged files."""
 
 
@@ -101,7 +101,7 @@ class LocalRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SortedFile:
     """A sorted local file with rows of a new shard: its path, and its size in bytes."""
 
     path: Path
@@ -112,7 +112,7 @@ class Part:
         return ShardFileReader(local_reader(self.path), self.size, None, str(self.path), self.path.parent).blocks()
 
 
-def merge(parts: Sequence[Part], path: Path) -> Summary:
+def merge(parts: Sequence[SortedFile], path: Path) -> Summary:
     """Merge files of a new shard into a snapshot, a new local file. Their keys are distinct.
 
     Raises:
@@ -129,7 +129,7 @@ class _New:
     """A new shard: rows in memory, and sorted local files."""
 
     rows: list[tuple[bytes, bytes]] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[SortedFile] = field(default_factory=list)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows in memory in order, as one block."""
@@ -178,7 +178,7 @@ class LevelWriter:
         if self._size > _MEMORY:
             self._spill()
 
-    def take_files(self) -> list[list[Part]]:
+    def take_files(self) -> list[list[SortedFile]]:
         """Return the files with all rows, for each new shard: they are the caller's."""
         self._spill()
         parts = [new.parts for new in self._new]
@@ -186,7 +186,7 @@ class LevelWriter:
             new.parts = []
         return parts
 
-    def adopt(self, parts: Sequence[Sequence[Part]]) -> None:
+    def adopt(self, parts: Sequence[Sequence[SortedFile]]) -> None:
         """Add the files of each new shard that another writer has left."""
         for new, more in zip(self._new, parts, strict=True):
             new.parts += more
@@ -197,7 +197,7 @@ class LevelWriter:
             for new in self._new:
                 if new.rows:
                     path = self._scratch / uuid.uuid4().hex
-                    new.parts.append(Part(path, write_shard_file(path, FileKind.DELTA, new.blocks()).size))
+                    new.parts.append(SortedFile(path, write_shard_file(path, FileKind.DELTA, new.blocks()).size))
                     new.rows.clear()
         except OSError as e:
             raise _unwritable(self._scratch, e) from e

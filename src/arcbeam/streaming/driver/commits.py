@@ -25,7 +25,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import DeterminateError, FencedError, InvalidManifestError, StoreError
 from arcbeam.store.log.commitlog import CommitLog, Committed, Conflict, Outcome, Unknown
 from arcbeam.store.log.savepoints import changed, unpinned
-from arcbeam.store.log.sweep import KEEP, Sweeper, Swept
+from arcbeam.store.log.sweep import KEPT_MICRO_BATCHES, Sweeper, Swept
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.assignment import TaskAssignment, ordered
 from arcbeam.streaming.driver.proposals import draft
@@ -55,7 +55,7 @@ class LogCommits(Commits):
         readers: Mapping[int, Sequence[str]],
         warn: Callable[[str], None],
         *,
-        keep: int = KEEP,
+        keep: int = KEPT_MICRO_BATCHES,
         figures: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._log, self._layout, self._readers, self._warn = log, layout, readers, warn

@@ -20,7 +20,7 @@ from arcbeam.streaming.interfaces import Clock, WaitingInbox
 
 _LOG = logging.getLogger("arcbeam.streaming")
 
-_LONGEST_WAIT = 60.0
+_WAIT_SECONDS_MAX = 60.0
 """Seconds. After this time the clock is read again: it may have been set, or the machine may have slept."""
 
 _LOOKS_SECONDS = 1.0
@@ -70,7 +70,7 @@ class EventQueue(WaitingInbox):
 
     @override
     def next(self, until: Timestamp | None) -> Event | None:
-        seconds = None if until is None else min(max(0.0, (until - self._clock.now()) / 1e6), _LONGEST_WAIT)
+        seconds = None if until is None else min(max(0.0, (until - self._clock.now()) / 1e6), _WAIT_SECONDS_MAX)
         try:
             return self._events.get(timeout=seconds)
         except queue.Empty:

@@ -25,7 +25,7 @@ from arcbeam.engine.coordinator import (
     Overtaken,
     Phase,
     Propose,
-    Publish,
+    PublishCommittables,
     PublishFailed,
     ReadScript,
     Resolve,
@@ -38,7 +38,7 @@ from arcbeam.model.timestamps import Duration, Timestamp, shifted
 from arcbeam.sizes import threshold
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.streaming.driver.garbage import StateAside
-from arcbeam.streaming.interfaces import Clock, Cluster, Commits, Inbox, Scripted, Sinks, WaitingInbox, Watch
+from arcbeam.streaming.interfaces import Clock, Cluster, Commits, DriverObserver, Inbox, Scripted, Sinks, WaitingInbox
 
 _SWEEP_EVERY = threshold(10)
 """The number of micro-batches between two sweeps: each lists the job's folder."""
@@ -80,7 +80,7 @@ class JobDriver:
         sinks: Sinks,
         inbox: Inbox,
         clock: Clock,
-        watch: Watch,
+        watch: DriverObserver,
         *,
         sweep_every: int = _SWEEP_EVERY,
         script: Scripted | None = None,
@@ -162,7 +162,7 @@ class JobDriver:
                 self._inbox.put(self._commits.propose(command, self._clock.now()))
             case Resolve(micro_batch):
                 self._inbox.put(self._commits.resolve(micro_batch, self._clock.now()))
-            case Publish(micro_batch, committables):
+            case PublishCommittables(micro_batch, committables):
                 self._sinks.publish(micro_batch, self._commits.unpublished() if committables is None else committables)
             case Finalize(micro_batch):
                 self._cluster.finalize(micro_batch, self._waiting_for(micro_batch))

@@ -15,7 +15,7 @@ from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.reports import StageReport, TaskReport
 from arcbeam.engine.watermarks.comparison import passed
 from arcbeam.engine.watermarks.holds import Hold
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.log.commitlog import CommitLog
@@ -78,7 +78,7 @@ def draft(
     )
 
 
-def _watermarks(layout: Layout, times: Times) -> tuple[StageWatermarks, ...]:
+def _watermarks(layout: Layout, times: WatermarkTimes) -> tuple[StageWatermarks, ...]:
     return tuple(
         StageWatermarks(
             placed.name,

@@ -20,7 +20,7 @@ _LOG = logging.getLogger("arcbeam.streaming")
 
 
 class Events(Protocol):
-    """The events of a script, in order; see `arcbeam.translate.teststream.Events`."""
+    """The events of a script, in order; see `arcbeam.translate.teststream.TestStreamEvents`."""
 
     def __next__(self) -> ScriptEvent:
         """Return the next event; may wait for it.

@@ -18,7 +18,7 @@ from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import read_manifest, read_newest
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.opening import later_micro_batches, misfit
-from arcbeam.store.log.relocating import Move, moves, relocated
+from arcbeam.store.log.relocating import StageMove, moves, relocated
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.store.manifest.values import ENDED, Manifest, differences
 from arcbeam.streaming.driverstate import numbered, progress_of
@@ -88,7 +88,7 @@ class Taken:
     shards: int
     numbers: Mapping[str, int]
     dropped: tuple[str, ...] = ()
-    moved: tuple[Move, ...] = ()
+    moved: tuple[StageMove, ...] = ()
     rescaled_from: int | None = None
     idle: tuple[str, ...] = ()
     discarded: int = 0
@@ -132,7 +132,7 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
     shape = shape_of(plan, shards)
     rescaled_from: int | None = None
     dropped: tuple[str, ...] = ()
-    moved: tuple[Move, ...] = ()
+    moved: tuple[StageMove, ...] = ()
     idle: tuple[str, ...] = ()
 
     labels = Relabelling()

@@ -23,7 +23,7 @@ from typing import Final, TypeVar, cast
 from arcbeam.engine.rescaling.rescaling import LevelRescaling, MovedElsewhere, RescaledStage
 from arcbeam.errors import ArcbeamError
 from arcbeam.store.blobs.private import make_folder
-from arcbeam.store.shards.rewriting import LevelWriter, LocalRows, Part, ShardRows, merge
+from arcbeam.store.shards.rewriting import LevelWriter, LocalRows, ShardRows, SortedFile, merge
 from arcbeam.store.shards.shardfile import Summary
 
 _T = TypeVar("_T")
@@ -35,12 +35,12 @@ _PROCESSES: Final = 8
 class Moved:
     """The rows that a process has moved: its files by new shard, and what `LevelRescaling.adopt` takes."""
 
-    parts: Sequence[Sequence[Part]]
+    parts: Sequence[Sequence[SortedFile]]
     elsewhere: MovedElsewhere
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MoveRows:
     """Moves rows of some old shards.
 
     Attributes:
@@ -67,7 +67,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeFiles:
     """Merges the files of some new shards, and removes them.
 
     Attributes:
@@ -75,7 +75,7 @@ class Merge:
         scratch: a local folder for the new files.
     """
 
-    parts: Mapping[int, Sequence[Part]]
+    parts: Mapping[int, Sequence[SortedFile]]
     scratch: Path
 
     def __call__(self) -> list[tuple[int, Path, Summary]]:
@@ -138,7 +138,9 @@ class Sharing:
         )
         copies = {shard: self._threads.submit(self._copied, shard, old[shard]) for group in groups for shard in group}
         local = {shard: copies[shard].result() for shard in old}
-        moves = [Move(had, shards, stages, {shard: local[shard] for shard in group}, self._scratch) for group in groups]
+        moves = [
+            MoveRows(had, shards, stages, {shard: local[shard] for shard in group}, self._scratch) for group in groups
+        ]
         running = [self._threads.submit(apart, move) for move in moves]
         for shard, rows in local.items():
             rescaling.join(shard, rows)
@@ -152,10 +154,10 @@ class Sharing:
     def _copied(self, shard: int, rows: ShardRows) -> LocalRows:
         return LocalRows.copied(rows, self._scratch / f"old-{shard}-{uuid.uuid4().hex}")
 
-    def merge(self, parts: Mapping[int, Sequence[Part]]) -> Iterator[tuple[int, Path, Summary]]:
+    def merge(self, parts: Mapping[int, Sequence[SortedFile]]) -> Iterator[tuple[int, Path, Summary]]:
         """Merge files of new shards: see `arcbeam.store.shards.rewriting.Merging`."""
         groups = balanced({shard: sum(part.size for part in each) for shard, each in parts.items()}, self._processes)
-        merges = (Merge({shard: parts[shard] for shard in group}, self._scratch) for group in groups)
+        merges = (MergeFiles({shard: parts[shard] for shard in group}, self._scratch) for group in groups)
         for merged in self._threads.map(apart, merges):
             yield from merged
 
@@ -186,7 +188,7 @@ def apart(call: Callable[[], _T]) -> _T:
     """
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
-        [sys.executable, "-m", Move.__module__],
+        [sys.executable, "-m", MoveRows.__module__],
         input=pickle.dumps(call),
         stdout=subprocess.PIPE,
         check=False,

@@ -19,7 +19,7 @@ from arcbeam.engine.coordinator import (
     MicroBatchFailed,
     MicroBatchReported,
     Propose,
-    Publish,
+    PublishCommittables,
     Published,
     PublishFailed,
     RunMicroBatch,
@@ -29,7 +29,7 @@ from arcbeam.engine.coordinator import (
 from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.model.timestamps import Timestamp
 
-_LONGEST = 200
+_TEXT_CHARACTERS_MAX = 200
 """The maximum length of a failure's text."""
 
 
@@ -99,7 +99,7 @@ class Activity:
                 self.running = None
             case Propose(micro_batch) if self._committing is None:
                 self._committing = micro_batch, now
-            case Publish(micro_batch) if self._publishing is None:
+            case PublishCommittables(micro_batch) if self._publishing is None:
                 self._publishing = micro_batch, now
             case CallShutdown():
                 self._ending = "shutting down"
@@ -143,7 +143,7 @@ class Activity:
     def _after(self, what: str) -> str:
         """Return why the last try failed."""
         why = self._failures.get(what, "").partition("\n")[0]
-        return f" (the last try failed: {why[:_LONGEST]})" if why else ""
+        return f" (the last try failed: {why[:_TEXT_CHARACTERS_MAX]})" if why else ""
 
 
 def _seconds(since: Timestamp, now: Timestamp) -> str:

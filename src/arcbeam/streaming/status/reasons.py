@@ -24,9 +24,9 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 from arcbeam.streaming.status.moment import CLOCK_REACHES
 from arcbeam.streaming.status.snapshot import Since, Snapshot, StageSnapshot
 
-_FAR: Final = 60_000_000
+_AHEAD_MICROS_MAX: Final = 60_000_000
 """An observed time that is so much later than the clock is usually wrong."""
-_SOON: Final = Duration(10_000_000)
+_POLLING_MAX: Final = Duration(10_000_000)
 """A restriction that waits no longer than this by the clock is polled; one that waits longer has deferred itself."""
 
 
@@ -240,7 +240,7 @@ class Reasons:
                 what += "; the result is earlier than the present watermark, which never goes back"
             passes = max(latest, shifted(link.time, observer.delay))
             released_when = f"an element later than {shown_time(passes)} arrives, {end}"
-            if (ahead := latest - self._now) > _FAR:
+            if (ahead := latest - self._now) > _AHEAD_MICROS_MAX:
                 what += (
                     f"; that is {_span(Duration(ahead))} later than the clock, so current elements are late: see "
                     "max_skew, max_jump and quantile"
@@ -327,10 +327,10 @@ class Reasons:
         """Return whether a restriction holds that has nothing left to read, and whose watermark advances."""
         if hold.kind is not HolderKind.RESIDUAL or hold.size != 0 or hold.time == MIN_TIMESTAMP or hold.reason:
             return False
-        if hold.release is not None and hold.release.at > shifted(self._now, _SOON):
+        if hold.release is not None and hold.release.at > shifted(self._now, _POLLING_MAX):
             return False
         since = self._since(link)
-        return since is not None and self._now <= shifted(since.time, _SOON)
+        return since is not None and self._now <= shifted(since.time, _POLLING_MAX)
 
     def _restriction(self, stage: StageSnapshot, hold: Hold, where: str) -> tuple[str, str]:
         # Its name is a digest, and changes with each split.
@@ -340,7 +340,7 @@ class Reasons:
             return f"{one} waits: {hold.reason}", "this ends; until then the restriction is processed repeatedly"
         due = hold.release.at if hold.release else None
         silent = hold.time == MIN_TIMESTAMP
-        waits = due is not None and due > shifted(self._now, _SOON)
+        waits = due is not None and due > shifted(self._now, _POLLING_MAX)
         if waits:
             assert due is not None
             what = f"{one} has deferred itself until {shown_time(due)}"

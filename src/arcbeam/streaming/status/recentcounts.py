@@ -12,7 +12,7 @@ from arcbeam.engine.protocol.reports import Counts
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.streaming.status.moment import RATE_WINDOW
 
-_APART: Final = Duration(10_000_000)
+_INTERVAL_MIN: Final = Duration(10_000_000)
 """The least time between two remembered commits."""
 
 
@@ -40,7 +40,7 @@ def remembered(times: Sequence[Timestamp], now: Timestamp) -> tuple[Sequence[Tim
         Their times, and whether the new one is among them. The first is a minute ago or more, if the driver has run for
         so long.
     """
-    is_new = not times or now - times[-1] >= _APART
+    is_new = not times or now - times[-1] >= _INTERVAL_MIN
     found = [*times, now] if is_new else list(times)
     begins = now - RATE_WINDOW
     forgotten = sum(1 for later in found[1:] if later <= begins)

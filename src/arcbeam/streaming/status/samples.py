@@ -37,7 +37,7 @@ SECONDS: Final = 30.0
 """How long a request waits for elements, if nothing else is requested."""
 KEPT_SECONDS: Final = 300.0
 """The longest time between a request and the end of its files, also if its reader has died."""
-MOST: Final = 5
+SAMPLES_MAX: Final = 5
 """Elements of an output."""
 
 Record = Mapping[str, Any]
@@ -87,7 +87,7 @@ def sampled(blobs: DurableBlobs, stage: str, seconds: float = SECONDS) -> list[d
         seconds: to wait at most.
 
     Returns:
-        For each output that had elements: `output`, its full name, and `elements`, at most `MOST`, each with `value`,
+        For each output with elements: `output`, its full name, and `elements`, at most `SAMPLES_MAX`; each has `value`,
         `time` (microseconds since 1970), `windows`, `pane`. If user code has failed, `failure` instead of `elements`:
         `transform`, `error`, and `value`, the element with which it failed.
 
@@ -134,6 +134,6 @@ def _merged(records: Sequence[Record]) -> list[dict[str, Any]]:
     for record in records:
         for output in record["outputs"]:
             outputs.setdefault(output["output"], []).extend(output["elements"])
-    found: list[dict[str, Any]] = [{"output": name, "elements": all[:MOST]} for name, all in outputs.items()]
+    found: list[dict[str, Any]] = [{"output": name, "elements": all[:SAMPLES_MAX]} for name, all in outputs.items()]
     failures = [record["failure"] for record in records if record.get("failure")]
     return [*found, *({"output": failure["transform"], "failure": failure} for failure in failures[:1])]

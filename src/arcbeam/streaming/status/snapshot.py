@@ -17,10 +17,10 @@ from arcbeam.engine.protocol.reports import COUNTED, Awaited, Counts, StageRepor
 from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics, together
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
-from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
+from arcbeam.engine.watermarks.stages import StageFlow, Watermarks, WatermarkTimes
 from arcbeam.model.observers import Observer, ObserverPaths, Policy
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
-from arcbeam.store.manifest.values import Kind, Manifest
+from arcbeam.store.manifest.values import Manifest, ManifestKind
 from arcbeam.streaming.status.plain import plain
 from arcbeam.streaming.status.recentcounts import Mark, mark_of, remembered
 
@@ -167,7 +167,7 @@ class Snapshot:
         """Return the snapshot without some stages; a later stage of the same name begins again."""
         return replace(self, stages=tuple(of for of in self.stages if of.name not in removed))
 
-    def marks(self, times: Times) -> Watermarks:
+    def marks(self, times: WatermarkTimes) -> Watermarks:
         """Return the driver's watermarks, for explanations of what holds them.
 
         Args:
@@ -206,7 +206,7 @@ def snapshot_after(
     head: Manifest,
     layout: Layout,
     reports: Mapping[str, Sequence[StageReport]],
-    times: Times,
+    times: WatermarkTimes,
     now: Since,
     figures: Mapping[str, Any],
 ) -> Snapshot:
@@ -271,7 +271,7 @@ def _marks(
 ) -> tuple[Sequence[Timestamp], bool]:
     """Return the commits at which counters are remembered, and whether the new one is among them."""
     times = earlier.recent
-    if head.kind == Kind.OPENING:
+    if head.kind == ManifestKind.OPENING:
         # Rates begin again with each driver. The recorded time of a script is not the clock's.
         times = () if scripted else (head.time,)
     return remembered(times, committed)
@@ -287,7 +287,7 @@ def _marked(head: Manifest, known: StageSnapshot | None, total: Counts | None, m
         many: the number of remembered commits.
     """
     marks = known.recent if known else ()
-    if head.kind == Kind.OPENING:
+    if head.kind == ManifestKind.OPENING:
         marks = (mark_of(known.total),) if known else ()
     found = marks if total is None else (*marks, mark_of(total))
     return found[max(0, len(found) - many) :]

@@ -20,8 +20,8 @@ from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.store.log.endnote import EndNote
-from arcbeam.store.log.troublenote import Trouble
-from arcbeam.store.manifest.values import ENDED, Kind, Manifest
+from arcbeam.store.log.troublenote import TroubleNote
+from arcbeam.store.manifest.values import ENDED, Manifest, ManifestKind
 from arcbeam.streaming.driverstate import progress_of, times_of
 from arcbeam.streaming.status import moment
 from arcbeam.streaming.status.plain import plain
@@ -218,7 +218,7 @@ def with_driver(status: Status, note: DriverNote | None) -> Status:
     return replace(status, driver=note, causes=(cause, *status.causes))
 
 
-def with_trouble(status: Status, trouble: Trouble | None) -> Status:
+def with_trouble(status: Status, trouble: TroubleNote | None) -> Status:
     """Return a status whose first cause is why the next micro-batch fails and is tried again, if it is."""
     if trouble is None:
         return status
@@ -435,7 +435,7 @@ class StatusAt:
 
 def _due(manifest: Manifest, stages: Sequence[StageStatus]) -> Timestamp | None:
     # A driver that has opened a job runs a micro-batch at once.
-    if manifest.kind == Kind.OPENING or any(of.leftover for of in stages):
+    if manifest.kind == ManifestKind.OPENING or any(of.leftover for of in stages):
         return manifest.time
     return min((of.next_due for of in stages if of.next_due is not None), default=None)
 

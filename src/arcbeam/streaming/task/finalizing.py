@@ -17,7 +17,7 @@ from arcbeam.store.shards.cache import HostCache
 
 CONFIRMED_KEPT: Final = 32
 """The number of micro-batches that each confirmation repeats: a worker need not have a task in each micro-batch."""
-_MOST_JOBS = 8
+_JOBS_MAX = 8
 
 
 def copies_folder() -> Path:
@@ -77,7 +77,7 @@ class WaitingCallbacks:
         micro_batches.setdefault(micro_batch, {})[token] = callbacks
         while len(micro_batches) > CONFIRMED_KEPT:
             micro_batches.popitem(last=False)
-        while len(self._jobs) > _MOST_JOBS:
+        while len(self._jobs) > _JOBS_MAX:
             self._jobs.popitem(last=False)
 
     def forget(self, job: str) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate, DropReason
-from arcbeam.engine.grouping.groupings import Combined, Elements
+from arcbeam.engine.grouping.groupings import Combined, KeyElements
 from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.blocked import SideInputWindow
 from arcbeam.engine.state.keyqueue import Late
@@ -90,7 +90,7 @@ class LevelCode(SideInputs, UserCode):
         """Return the stage that ran last; None if none has run."""
         return self._begun.get(self.latest)
 
-    def elements(self, stage: str, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, rows: Iterable[Row]) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         """Return the elements of a stage, from rows in ascending order of their buckets."""
         return self._stage(stage).elements(rows)
 
@@ -99,13 +99,13 @@ class LevelCode(SideInputs, UserCode):
         runner = self._runner = self._stage(stage).runner(view, self._placed[stage])
         return runner
 
-    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements]]:
         """See `UserCode`: an impulse, only in the first shard."""
         if shard == 0:
             yield _NO_KEY, [(_IMPULSE, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
 
     @override
-    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, KeyElements]]:
         return self._stage(stage).scripted(elements)
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:

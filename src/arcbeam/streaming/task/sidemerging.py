@@ -28,7 +28,7 @@ from arcbeam.streaming.task.sidefiles import fetched, in_order
 
 _F = TypeVar("_F")
 
-_FEWEST = threshold(4, 2)
+_FILES_MIN = threshold(4, 2)
 """A merge of fewer files is not worth it."""
 
 
@@ -61,7 +61,7 @@ def worth_joining(files: Iterable[SideFile]) -> tuple[SideFile, ...]:
     )[::-1]
     first = worth_merging(run, fewest=1)
     joined = () if first is None else tuple(file for micro_batch in run[first:] for file in micro_batch.files)
-    return joined if len(joined) >= _FEWEST else ()
+    return joined if len(joined) >= _FILES_MIN else ()
 
 
 def _by_micro_batch(files: Iterable[SideFile]) -> list[list[SideFile]]:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import DropCombined, DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import Combined, Elements
+from arcbeam.engine.grouping.groupings import Combined, KeyElements
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.reports import TaskReport
@@ -29,7 +29,7 @@ from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.compaction import worth_merging
 from arcbeam.store.shards.overlay import Overlay
 from arcbeam.streaming.assignment import TaskAssignment
-from arcbeam.streaming.interfaces import Files, Rows, UserCode
+from arcbeam.streaming.interfaces import Files, TaskExchange, UserCode
 from arcbeam.streaming.task.sidemerging import worth_joining
 
 R = TypeVar("R")
@@ -61,7 +61,7 @@ class TaskAttempt(Shards, Generic[R]):
         task: int,
         name: str,
         files: Files,
-        rows: Rows[R],
+        rows: TaskExchange[R],
         code: UserCode,
         sides: SideInputs,
         budget: Budget,
@@ -160,7 +160,7 @@ class _Exchange(Exchange, Generic[R]):
     """See `bundles.Exchange`: a shard's rows for later levels pass after its own stages have read theirs."""
 
     def __init__(
-        self, layout: Layout, order: TaskAssignment, level: int, task: int, rows: Rows[R], code: UserCode
+        self, layout: Layout, order: TaskAssignment, level: int, task: int, rows: TaskExchange[R], code: UserCode
     ) -> None:
         self._event, self._rows, self._code = order.plan.event, rows, code
         scripted = {placed.name for placed in layout.at(level) if placed.scripted}
@@ -172,7 +172,7 @@ class _Exchange(Exchange, Generic[R]):
         return self._rows.markers()
 
     @override
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements | Combined]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         self._pass_on(shard)
         came = self._rows.elements(stage, shard)
         if stage in self._beginning:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-_LARGEST = 1 << 20
+_PICKLE_BYTES_MAX = 1 << 20
 """Bytes. Larger pickles count as they are: they are data, and reading them instruction by instruction is slow."""
 _SEARCHED = 4096
 """Bytes of an encoded value that are searched for instants and pickles."""
@@ -83,7 +83,7 @@ class _Digests:
     def of_bytes(self, data: bytes) -> bytes:
         """Return the digest of a payload, or of an encoded value."""
         plain = unpacked(data)
-        return _hashed(b"bytes", self._masked_bytes(plain) if len(plain) <= _LARGEST else plain)
+        return _hashed(b"bytes", self._masked_bytes(plain) if len(plain) <= _PICKLE_BYTES_MAX else plain)
 
     def _of_pickle(self, data: bytes, at: int) -> tuple[bytes, int]:
         """Return the digest of the pickle at `at` and the pickle's end; if it cannot be read, the end is `at`."""

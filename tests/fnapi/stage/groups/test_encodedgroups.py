@@ -13,7 +13,7 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.engine.grouping.contents import Values
+from arcbeam.engine.grouping.contents import EncodedPaneValues
 from arcbeam.engine.grouping.effects import EmitPane
 from arcbeam.engine.grouping.windowbuffer import AsCame, BufferedPane
 from arcbeam.fnapi.stage.encodedgroups import EncodedGroups
@@ -51,7 +51,7 @@ class Stage:
         self.groups = EncodedGroups.of(self.coder, stage)
 
     def pane(self, key: str, parts: Sequence[Any]) -> EmitPane:
-        """Return a pane with parts: blocks as bytes, or `Values`."""
+        """Return a pane with parts: blocks as bytes, or `EncodedPaneValues`."""
         contents = BufferedPane(AsCame(b""), self.packed.encoded)
         contents.parts = list(parts)
         return self._pane(key, contents)
@@ -99,10 +99,10 @@ def test_parts_are_joined_as_they_are_encoded(groups: list[Any]) -> None:
 def test_elements_with_times_of_their_own_and_stored_ones() -> None:
     stage = Stage(TEXTS)
     timed = encoded(stage.blocks, ["a", "b" * 200], Each([1, 2]))
-    stored = Values((), [TEXTS.encode("c"), b""])
+    stored = EncodedPaneValues((), [TEXTS.encode("c"), b""])
     pane = stage.pane("k", [timed, stored, encoded(stage.blocks, ["d"])])
     assert list(stage.values(pane)) == ["a", "b" * 200, "c", "", "d"]
-    stage.same([pane, stage._pane("", stored), stage._pane("empty", Values(())), stage.pane("none", [])])
+    stage.same([pane, stage._pane("", stored), stage._pane("empty", EncodedPaneValues(())), stage.pane("none", [])])
 
 
 def test_values_of_a_known_stamp_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

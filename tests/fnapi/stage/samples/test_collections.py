@@ -19,7 +19,7 @@ from arcbeam.engine.protocol.layout import StagePlacement
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.fnapi.environments.workers import StageWorkers
 from arcbeam.fnapi.stage.remotestage import RemoteCode, open_with_workers
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.harness.streaming.streamingstage import StreamingStage
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport
@@ -108,7 +108,7 @@ def run(stage: StreamingStage) -> tuple[BundleReport, bytes]:
 
 def test_all_collections_of_a_stage_are_sampled(address: str) -> None:
     of = next(stage for stage in stages(address) if stage.source is None)
-    stage = open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job"))
+    stage = open_with_workers(of, TaskSettings(shards=1, bulk_values=False), StageWorkers("job"))
     plain = run(stage)[0].elements_out
     assert stage.samples() == []
     code_of(stage).begin_samples()
@@ -145,7 +145,7 @@ def test_input_without_a_name_is_that_of_its_transform(address: str) -> None:
     for environment in proto.components.environments.values():
         environment.CopyFrom(external(address))
     of = next(each for each in translate(ParsedPipeline(proto), bounded=False).stages if each.stateful)
-    stage = open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job"))
+    stage = open_with_workers(of, TaskSettings(shards=1, bulk_values=False), StageWorkers("job"))
     code_of(stage).begin_samples()
     outbox = _ListOutbox()
     stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
@@ -162,7 +162,7 @@ def test_input_without_a_name_is_that_of_its_transform(address: str) -> None:
 
 def test_input_alone_does_not_answer(address: str) -> None:
     of = next(stage for stage in stages(address) if stage.source is None)
-    stage = open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job"))
+    stage = open_with_workers(of, TaskSettings(shards=1, bulk_values=False), StageWorkers("job"))
     code_of(stage).begin_samples()
     samples = code_of(stage)._samples
     assert samples is not None

@@ -25,7 +25,7 @@ from arcbeam.fnapi.service.server import server_here
 from arcbeam.fnapi.stage import watch
 from arcbeam.fnapi.stage.remotestage import RemoteCode, open_with_workers
 from arcbeam.harness.bundle.metrics import parsed
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.attempts import IN_SDK_WORKER
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport
@@ -88,7 +88,7 @@ def run(
     Samples are taken if they are requested, and added to a list.
     """
     stage, failed = (
-        open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job")),
+        open_with_workers(of, TaskSettings(shards=1, bulk_values=False), StageWorkers("job")),
         list[BaseException](),
     )
 

@@ -15,7 +15,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from arcbeam.engine.protocol.reports import StageReport
 from arcbeam.fnapi.descriptors import TRUNCATED
 from arcbeam.fnapi.environments import external as external_workers
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE
@@ -40,7 +40,7 @@ class World:
 
     def open(self) -> None:
         sides = SimpleNamespace(writer=lambda channel: None)
-        self.shard = Shard(self.of, Settings(shards=1, bulk_values=False), sides, "job")
+        self.shard = Shard(self.of, TaskSettings(shards=1, bulk_values=False), sides, "job")
 
     def run(self, script: Callable[[ScriptedWorker], None], *elements: Any, drain: bool = False) -> StageReport:
         """Run a micro-batch, whose budget ends at once, with these elements."""

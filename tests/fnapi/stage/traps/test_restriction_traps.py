@@ -25,7 +25,7 @@ from arcbeam.fnapi.environments.workers import StageWorkers
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.stage import remoteoperation, remoterestrictions
 from arcbeam.fnapi.stage.remotestage import open_with_workers
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.testing.views import MemoryView
@@ -91,7 +91,7 @@ def resume(of: Stage, monkeypatch: pytest.MonkeyPatch, script: Callable[[Scripte
 
     monkeypatch.setattr(external_workers, "start", start)
     monkeypatch.setattr(external_workers, "stop", lambda payload, id: None)
-    stage = open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job"))
+    stage = open_with_workers(of, TaskSettings(shards=1, bulk_values=False), StageWorkers("job"))
 
     def play() -> None:
         try:
@@ -379,7 +379,7 @@ def test_drain_asks_no_sdk_that_cannot_truncate(
         "start",
         lambda payload, id, address, restart: workers.append(ScriptedWorker(address, id).__enter__()),
     )
-    stage = open_with_workers(replace(of, remote=plain), Settings(shards=1, bulk_values=False), StageWorkers("job"))
+    stage = open_with_workers(replace(of, remote=plain), TaskSettings(shards=1, bulk_values=False), StageWorkers("job"))
     stage.begin(_ListOutbox(), 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
     runner = stage.runner(MemoryView(), StagePlacement(StageFlow("it", (), ("main",)), 1, 0))
     assert runner.truncate(Restriction(b"id", "root", WHOLE)) == kept

@@ -14,7 +14,7 @@ from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.fnapi.environments import external as external_workers
 from arcbeam.fnapi.environments.workers import StageWorkers
 from arcbeam.fnapi.stage.remotestage import open_with_workers
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE
@@ -44,7 +44,7 @@ class World:
         monkeypatch.setattr(external_workers, "start", self._start)
         monkeypatch.setattr(external_workers, "stop", lambda payload, id: None)
         self.stage, self.view = (
-            open_with_workers(of, Settings(shards=1, bulk_values=False), StageWorkers("job")),
+            open_with_workers(of, TaskSettings(shards=1, bulk_values=False), StageWorkers("job")),
             MemoryView(),
         )
         self.outbox = _ListOutbox()

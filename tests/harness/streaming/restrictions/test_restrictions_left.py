@@ -18,7 +18,7 @@ from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.watermarks.clocks import output_time
-from arcbeam.model.attempts import waiting
+from arcbeam.model.attempts import wait_reason
 from arcbeam.model.dofns import Idle, KnowsIdle
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.batch.splittables import Numbers, Range, calls, gates
@@ -356,7 +356,7 @@ class Waits(beam.DoFn):
             while tracker.try_claim(len(calls)):
                 calls.append(("claim",))
             return
-        waiting.reason = f"no broker knows {element}" if len(calls) == 1 else ""
+        wait_reason.reason = f"no broker knows {element}" if len(calls) == 1 else ""
         tracker.defer_remainder(Duration(1))
 
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from arcbeam.io.kafka.clients import Clients
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.fetching.cluster import LibrdkafkaCluster
 
 pytestmark = pytest.mark.contract("KAFKA-01")
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.contract("KAFKA-01")
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LibrdkafkaCluster:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return LibrdkafkaCluster(Clients(Connection({"bootstrap.servers": "127.0.0.1:1"}), True, "", False))
+    return LibrdkafkaCluster(Clients(ClientConnection({"bootstrap.servers": "127.0.0.1:1"}), True, "", False))
 
 
 @pytest.mark.parametrize("may_miss", [False, True])

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from arcbeam.io.kafka import producing
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.publisher import PublishRecords
-from arcbeam.io.kafka.writing import Storage
+from arcbeam.io.kafka.writing import RecordStorage
 from tests.io.kafka.kills import points
 
 
@@ -34,8 +34,8 @@ def main(servers: str, folder: str, point: str, committable: str) -> None:
             time.sleep(1)
 
     points.install(producing, reached)
-    connection = Connection({"bootstrap.servers": servers, "transaction.timeout.ms": 1_000})
-    publisher = PublishRecords(connection, Storage(folder), trusts=False)
+    connection = ClientConnection({"bootstrap.servers": servers, "transaction.timeout.ms": 1_000})
+    publisher = PublishRecords(connection, RecordStorage(folder), trusts=False)
     publisher.setup()
     publisher.publish([json.loads(committable)])
     sys.stdout.write("published")

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaException
 
 from arcbeam.io.kafka import producing
 from arcbeam.io.kafka.producing import LibrdkafkaShard
-from arcbeam.io.kafka.publisher import Part, PublishRecords
-from arcbeam.io.kafka.writing import Storage
+from arcbeam.io.kafka.publisher import PublishRecords, TransactionPart
+from arcbeam.io.kafka.writing import RecordStorage
 from tests.io.kafka.kills.points import POINTS, Pointed
 from tests.io.kafka.test_producing import connection, publisher, seen, staged
 from tests.waiting import until
@@ -40,12 +40,12 @@ class Process(PublishRecords):
     """
 
     def __init__(self, broker: Broker, folder: Path, point: str) -> None:
-        super().__init__(connection(broker), Storage(str(folder)), trusts=False)
+        super().__init__(connection(broker), RecordStorage(str(folder)), trusts=False)
         self._point = point
         self.left: list[Any] = []
         self.setup()
 
-    def shard(self, part: Part) -> Any:
+    def shard(self, part: TransactionPart) -> Any:
         def reached(point: str) -> None:
             if point == self._point:
                 raise Killed
@@ -95,12 +95,12 @@ def test_broker_that_restarts_publishes_once(tmp_path: Path, monkeypatch: pytest
                 broker.start()
 
         class Pointing(PublishRecords):
-            def shard(self, part: Part) -> Any:
+            def shard(self, part: TransactionPart) -> Any:
                 shard = LibrdkafkaShard(self._connection, part.name, part.register)
                 shard._producer = Pointed(shard._producer, reached)
                 return shard
 
-        one = Pointing(connection(broker), Storage(str(tmp_path)), trusts=False)
+        one = Pointing(connection(broker), RecordStorage(str(tmp_path)), trusts=False)
         one.setup()
         # Between transactions, and at points of one. The first and the last are without a restart.
         inside = ("before send_offsets_to_transaction", "before commit_transaction", "after commit_transaction")

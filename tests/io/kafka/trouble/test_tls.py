@@ -13,7 +13,7 @@ import pytest
 
 from arcbeam.errors import SetupError
 from arcbeam.io.kafka.clients import Clients
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.fetching import cluster
 from arcbeam.io.kafka.fetching.cluster import LibrdkafkaCluster
 from arcbeam.io.kafka.trouble import AddressError, error_text, unreachable
@@ -57,7 +57,7 @@ def refused(address: str, **settings: Any) -> ConnectionError:
     """Return the error of a client that asks for a topic."""
     config = {"bootstrap.servers": address, **{name.replace("_", "."): value for name, value in settings.items()}}
     with pytest.raises(ConnectionError) as raised:
-        LibrdkafkaCluster(Clients(Connection(config), True, "", False)).topics(["t"])
+        LibrdkafkaCluster(Clients(ClientConnection(config), True, "", False)).topics(["t"])
     return raised.value
 
 

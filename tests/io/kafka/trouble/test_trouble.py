@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.fetching import cluster
-from arcbeam.io.kafka.trouble import AddressError, Trouble, error_text, trouble_of
-from arcbeam.model.attempts import Attempt, here
+from arcbeam.io.kafka.trouble import AddressError, ClientTrouble, error_text, trouble_of
+from arcbeam.model.attempts import Attempt, process_state
 
 pytestmark = pytest.mark.contract("KAFKA-01")
 REFUSED = "kafka:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: Connection refused (after 0ms in state CONNECT)"
@@ -21,7 +21,7 @@ class Host:
 
     def __init__(self, count: int) -> None:
         self.now = 1_000.0
-        self.of = [Trouble("kafka:9092", lambda: self.now) for _ in range(count)]
+        self.of = [ClientTrouble("kafka:9092", lambda: self.now) for _ in range(count)]
 
     def all_fail(self) -> None:
         for number, each in enumerate(self.of):
@@ -46,7 +46,7 @@ def texts(log: pytest.LogCaptureFixture) -> list[str]:
 
 def test_minute_of_trouble_is_two_messages(log: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     host = Host(8)
-    with here.running(Attempt("job", 1, (0,), "t")):
+    with process_state.running(Attempt("job", 1, (0,), "t")):
         for _ in range(60):
             host.all_fail()
             host.now += 1
@@ -94,7 +94,7 @@ def test_trouble_without_a_noticed_end_is_reported_again(log: pytest.LogCaptureF
 def test_jobs_report_for_themselves(log: pytest.LogCaptureFixture) -> None:
     host = Host(1)
     for job in ("a", "b"):
-        with here.running(Attempt(job, 1, (0,), "t")):
+        with process_state.running(Attempt(job, 1, (0,), "t")):
             host.all_fail()
     assert len(log.records) == 2
 
@@ -143,7 +143,7 @@ def test_reasons_name_brokers() -> None:
 
 def test_refused_password_names_broker_and_user() -> None:
     one = trouble_of(
-        Connection({"bootstrap.servers": "kafka:9092", "sasl.username": "me"}, {"sasl.password": "SECRET"})
+        ClientConnection({"bootstrap.servers": "kafka:9092", "sasl.username": "me"}, {"sasl.password": "SECRET"})
     )
     refusal = "kafka:9092/bootstrap: SASL authentication error: Authentication failed (after 3ms in state AUTH_REQ)"
     one.hear(refusal)
@@ -156,7 +156,7 @@ def test_file_of_another_name_is_not_followed(log: pytest.LogCaptureFixture, tmp
     """Another user's link in the temporary folder could otherwise have a job overwrite one of its user's files."""
     host, own = Host(2), tmp_path / "own"
     own.write_text("mine")
-    with here.running(Attempt("job", 1, (0,), "t")):
+    with process_state.running(Attempt("job", 1, (0,), "t")):
         path = host.of[0]._path()
         path.parent.mkdir(mode=0o700)
         path.symlink_to(own)

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from arcbeam.io.kafka import producing
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.outgoing import Outgoing
 from arcbeam.io.kafka.producing import Deliveries, InDoubtError, LibrdkafkaShard, topic_of
-from arcbeam.io.kafka.trouble import Trouble
+from arcbeam.io.kafka.trouble import ClientTrouble
 from arcbeam.io.kafka.writing import WriteNow
 
 NOWHERE = "no-such-host.invalid:9092"
@@ -34,7 +34,7 @@ def test_unknown_host_fails_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ConnectionError, match=rf"topic t: no broker of {re.escape(NOWHERE)} .*Failed to resolve.*Check boot"
     ):
-        topic_of(Connection({"bootstrap.servers": NOWHERE}), "t")
+        topic_of(ClientConnection({"bootstrap.servers": NOWHERE}), "t")
     assert time.monotonic() - began < producing.SECONDS / 2
 
 
@@ -45,14 +45,14 @@ def test_host_without_broker_is_retried_and_then_named(
     monkeypatch.setattr(producing, "_WRONG_SECONDS", 0.0)
     monkeypatch.setattr(producing, "SECONDS", 1.0)
     with pytest.raises(ConnectionError, match=rf"no broker of {REFUSED} has answered .*Connection refused"):
-        topic_of(Connection({"bootstrap.servers": f"{REFUSED}"}), "t")
+        topic_of(ClientConnection({"bootstrap.servers": f"{REFUSED}"}), "t")
     (record,) = caplog.records
     assert "the request for the partitions of the topic t failed" in record.getMessage()
 
 
 def test_publisher_names_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producing, "SECONDS", 0.5)
-    shard = LibrdkafkaShard(Connection({"bootstrap.servers": REFUSED}), "s", "t")
+    shard = LibrdkafkaShard(ClientConnection({"bootstrap.servers": REFUSED}), "s", "t")
     with pytest.raises(
         InDoubtError, match=rf"shard s: no broker of {REFUSED} has answered .*Connection refused.*Check"
     ):
@@ -62,7 +62,7 @@ def test_publisher_names_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_writing_at_once_names_brokers() -> None:
     config = {"bootstrap.servers": REFUSED, "message.timeout.ms": 300}
-    fn = WriteNow(Outgoing("t", None, None, 1_000), Connection(config))
+    fn = WriteNow(Outgoing("t", None, None, 1_000), ClientConnection(config))
     fn.setup()
     fn.process((b"k", b"v"))
     with pytest.raises(RuntimeError, match=rf"1 record, the first to t.*{REFUSED}: .*Connection refused"):
@@ -71,7 +71,7 @@ def test_writing_at_once_names_brokers() -> None:
 
 
 def test_records_without_an_answer_are_reported_with_their_topics() -> None:
-    trouble = Trouble("kafka:9092")
+    trouble = ClientTrouble("kafka:9092")
     trouble.hear("kafka:9092: SASL authentication error")
     with pytest.raises(RuntimeError) as raised:
         Deliveries(trouble).check(2, {"u", "t"})
@@ -101,7 +101,7 @@ class Moving:
 
 @pytest.mark.contract("KAFKA-06")
 def test_register_is_read_when_its_coordinator_has_moved() -> None:
-    shard = LibrdkafkaShard(Connection({"bootstrap.servers": REFUSED}), "s", "t")
+    shard = LibrdkafkaShard(ClientConnection({"bootstrap.servers": REFUSED}), "s", "t")
     shard._group.close()
     shard._group = Moving()
     assert shard._found().offset == 7

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.operations.taskcontext import TaskSettings
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.session.versions import Versions
@@ -25,7 +25,7 @@ LEVEL, CHANNEL = 2, 3
 def here(tmp_path: Path) -> WorkerJob:
     (tmp_path / "store").mkdir()
     location = JobLocation(str(tmp_path / "temp"))
-    return WorkerJob(StreamingJob("job", at(), Settings(), location, str(tmp_path / "store"), Versions.here()))
+    return WorkerJob(StreamingJob("job", at(), TaskSettings(), location, str(tmp_path / "store"), Versions.here()))
 
 
 def put(here: WorkerJob, folder: Path, micro_batch: int, content: bytes) -> SideFile:

@@ -14,7 +14,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.transforms import trigger, window
 
-from arcbeam.engine.watermarks.stages import Times
+from arcbeam.engine.watermarks.stages import WatermarkTimes
 from arcbeam.io import LateElement, WithLate, WithWatermark
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_newest
@@ -72,7 +72,7 @@ class Job:
 
     def __init__(self, folder: Path, chosen: Chosen) -> None:
         self.source, self.state, self.panes, self.late = (folder / n for n in ("source", "state", "panes", "late"))
-        self.chosen, self.times, self.label = chosen, Times(), ""
+        self.chosen, self.times, self.label = chosen, WatermarkTimes(), ""
         for each in (self.panes, self.late):
             each.mkdir()
 
@@ -89,7 +89,7 @@ class Job:
         _ = late | "Late" >> beam.Map(_late) | "Note late" >> beam.Map(note, str(self.late))
         return p.run()
 
-    def look(self) -> Times:
+    def look(self) -> WatermarkTimes:
         """Return its watermarks; none may be earlier than at the last call."""
         newest = read_newest(FolderBlobs(self.state))
         if newest is not None:

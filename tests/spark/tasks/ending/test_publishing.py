@@ -25,7 +25,7 @@ from tests.notes import note, noted
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 6, 7])
 def test_each_committable_is_in_one_call_in_order(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(publishing, "_TOGETHER", 3)
+    monkeypatch.setattr(publishing, "_COMMITTABLES_MAX", 3)
     given = {"a": [b"%d" % n for n in range(count)], "b": [b"0", b"1"]}
     for again in (True, False):
         calls = publishing.calls_of(given, again=again)
@@ -94,7 +94,7 @@ def test_micro_batches_publish_with_one_plan_unless_data_is_large(
         of.publish([(name, each) for each in committables], again=again)
     assert plans == [None]
     assert spark.sparkContext.getLocalProperty("arcbeam.publish") is None, "the thread's later jobs are not publishing"
-    monkeypatch.setattr(jobproperties, "LONGEST_PROPERTY", 1)
+    monkeypatch.setattr(jobproperties, "PROPERTY_BYTES_MAX", 1)
     of.publish([(name, each) for each in committables], again=False)
     assert plans == [None, PublishOrder((Call(name, committables),), "publish-3", last=False)]
     # Each process has notes of its own, so their order is not that of the calls.

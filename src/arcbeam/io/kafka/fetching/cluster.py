@@ -13,8 +13,8 @@ from typing import Any, Final
 from typing_extensions import override
 
 from arcbeam.io.kafka.fetching.bytime import first_records, settings
-from arcbeam.io.kafka.fetching.protocols import Account, Cluster
-from arcbeam.io.kafka.trouble import Trouble
+from arcbeam.io.kafka.fetching.protocols import GroupAccount, TopicCluster
+from arcbeam.io.kafka.trouble import ClientTrouble
 
 _SECONDS: Final = 10.0
 """For a request to a broker."""
@@ -54,12 +54,12 @@ librdkafka calls them retriable only in transactions.
 UNANSWERED: Final = "the leader of the partition does not answer"
 
 
-def request_seconds(trouble: Trouble) -> float:
+def request_seconds(trouble: ClientTrouble) -> float:
     """Return the timeout of a request. In trouble it is sometimes the long one, too: a broker may be slow, not down."""
     return _DOWN_SECONDS if trouble.now and trouble.failures % _SHORT != _SHORT - 1 else _SECONDS
 
 
-def administrator(account: Account, trouble: Trouble) -> Any:
+def administrator(account: GroupAccount, trouble: ClientTrouble) -> Any:
     """Return a new client for questions.
 
     SUBTLE: after a failure, too. The old one asks the leader of a partition that it knew, until that is up again.
@@ -69,14 +69,14 @@ def administrator(account: Account, trouble: Trouble) -> Any:
     return account.connection.made(AdminClient, {"error_cb": trouble.hear})
 
 
-class LibrdkafkaCluster(Cluster):
-    """See `Cluster`.
+class LibrdkafkaCluster(TopicCluster):
+    """See `TopicCluster`.
 
     Args:
         account: who reads.
     """
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: GroupAccount) -> None:
         self._account = account
         self._trouble = account.trouble()
         self._admin = administrator(account, self._trouble)

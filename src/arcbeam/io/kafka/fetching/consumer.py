@@ -18,10 +18,10 @@ from typing_extensions import override
 
 from arcbeam.io.kafka.fetching.cluster import UNANSWERED, administrator, request_seconds
 from arcbeam.io.kafka.fetching.protocols import (
-    Account,
-    End,
     Fetched,
+    GroupAccount,
     OffsetsGoneError,
+    PartitionEnd,
     PartitionReader,
     Readers,
     deleted,
@@ -33,7 +33,7 @@ from arcbeam.sizes import threshold
 
 _LOG = logging.getLogger("arcbeam.kafka")
 
-_PATIENCE_SECONDS: Final = 1.0
+_READ_SECONDS_MAX: Final = 1.0
 """For which the readers of a bundle wait, in all, for what is known to exist. What comes later is read later."""
 _FETCH: Final = {"fetch.wait.max.ms": 25, "fetch.min.bytes": 1 << 16}
 """How a broker answers: soon, also if there is no record, but not at once for each. Each request names all partitions,
@@ -74,7 +74,7 @@ class _Assignment:
 
     def __init__(self, partition: Partition, position: int) -> None:
         self.partition = partition
-        self.end: End | None = None
+        self.end: PartitionEnd | None = None
         self.used = 0.0
         self.records: deque[Any] = deque()
         self.begin_at(position)
@@ -136,13 +136,13 @@ class SharedConsumer(Readers):
         account: who reads.
     """
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: GroupAccount) -> None:
         self._account = account
         self._trouble = account.trouble()
         self._consumer: Any = None
         self._admin: Any = None
         self._of: dict[_Place, _Assignment] = {}
-        self._patience = _PATIENCE_SECONDS
+        self._patience = _READ_SECONDS_MAX
         # The ids of topics, None if no broker has answered, and until when they are known.
         self._topics: dict[str, tuple[str | None, float]] = {}
         self._record_bytes = 100.0
@@ -153,7 +153,7 @@ class SharedConsumer(Readers):
 
     @override
     def begin(self) -> None:
-        self._patience = _PATIENCE_SECONDS
+        self._patience = _READ_SECONDS_MAX
 
     @override
     def close(self) -> None:
@@ -177,7 +177,7 @@ class SharedConsumer(Readers):
         self._check(of)
         return Fetched([], position)
 
-    def end(self, partition: Partition, now: float, oldest: float) -> End | str:
+    def end(self, partition: Partition, now: float, oldest: float) -> PartitionEnd | str:
         """Return the end of a partition, or why it is unknown; the arguments are those of `PartitionReader.end`."""
         of = self._of.get((partition.topic, partition.number))
         if of is None:
@@ -358,7 +358,7 @@ class SharedConsumer(Readers):
             self._trouble.failed(f"the request for the id of the topic {topic}", e, began)
             return None
 
-    def _ask_ends(self, of: _Assignment, now: float) -> End | str:
+    def _ask_ends(self, of: _Assignment, now: float) -> PartitionEnd | str:
         """Ask for the ends of a partition, and of all others that are read and whose ends are not known as of now.
 
         Returns:
@@ -389,7 +389,7 @@ class SharedConsumer(Readers):
             try:
                 # SUBTLE: if the leader of a partition is down, the answer is a negative number, and not an error.
                 if (end := int(future.result().offset)) >= 0:
-                    each.end = End(end, now)
+                    each.end = PartitionEnd(end, now)
                     continue
                 failed: Any = UNANSWERED
             except KafkaException as e:
@@ -467,7 +467,7 @@ class LibrdkafkaReader(PartitionReader):
         self._consumer.rest(self._partition)
 
     @override
-    def end(self, now: float, oldest: float) -> End | None:
+    def end(self, now: float, oldest: float) -> PartitionEnd | None:
         end = self._consumer.end(self._partition, now, oldest)
         self.unanswered = end if isinstance(end, str) else ""
         return None if isinstance(end, str) else end

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from arcbeam.errors import SetupError
-from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.connection import ClientConnection
 from arcbeam.io.kafka.partitions import Partition
-from arcbeam.io.kafka.trouble import Trouble
+from arcbeam.io.kafka.trouble import ClientTrouble
 
 
 class OffsetsGoneError(SetupError, RuntimeError):
@@ -56,7 +56,7 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class PartitionEnd:
     """The end of a partition at a moment.
 
     Attributes:
@@ -101,7 +101,7 @@ class PartitionReader(Protocol):
     def rest(self) -> None:
         """Do not fetch the partition until the next call of `fetch`: nothing is expected."""
 
-    def end(self, now: float, oldest: float) -> End | None:
+    def end(self, now: float, oldest: float) -> PartitionEnd | None:
         """Return the end; None if no broker answers.
 
         Args:
@@ -129,11 +129,11 @@ class Readers(Protocol):
         """Release the connections."""
 
 
-class Account(Protocol):
+class GroupAccount(Protocol):
     """Who reads, and how; see `Clients`."""
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ClientConnection:
         """How to connect."""
 
     @property
@@ -144,11 +144,11 @@ class Account(Protocol):
     def group(self) -> str:
         """The consumer group; "" if there is none."""
 
-    def trouble(self) -> Trouble:
+    def trouble(self) -> ClientTrouble:
         """Return what reports the trouble of a new client."""
 
 
-class Cluster(Protocol):
+class TopicCluster(Protocol):
     """Answers questions about topics."""
 
     def topics(self, names: Sequence[str] | None) -> Mapping[str, tuple[str, int]]:

@@ -41,12 +41,12 @@ _LOG = logging.getLogger("arcbeam.publish")
 _PUBLISHERS: Final = "publishers"
 _PROPERTY: Final = "arcbeam.publish"
 """The Spark job's property with its `PublishOrder`."""
-_TOGETHER: Final = threshold(256)
+_COMMITTABLES_MAX: Final = threshold(256)
 """Maximum committables of one call."""
 _SWEEP_SECONDS: Final = 60.0
 """For the last sweep, after the job's work has ended."""
-_MOST_FRAMES: Final = cache_size(8)
-MOST_WARNINGS: Final = 20
+_FRAMES_MAX: Final = cache_size(8)
+WARNINGS_MAX: Final = 20
 """Maximum warnings of one call that are reported."""
 
 
@@ -93,13 +93,13 @@ def calls_of(committables: Mapping[str, Sequence[bytes]], *, again: bool) -> lis
         again: whether they may have been published before.
     """
     return [
-        Call(name, tuple(all[start : start + _TOGETHER]), again)
+        Call(name, tuple(all[start : start + _COMMITTABLES_MAX]), again)
         for name, all in committables.items()
-        for start in range(0, len(all), _TOGETHER)
+        for start in range(0, len(all), _COMMITTABLES_MAX)
     ]
 
 
-_MOST_JOBS: Final = cache_size(8)
+_JOBS_MAX: Final = cache_size(8)
 _known: OrderedDict[str, Publishers] = OrderedDict()
 """The publishers of the jobs that published last in this process, by the URL of their locations."""
 
@@ -154,7 +154,7 @@ class PublishTask:
             found = pickle.loads(self.location.get_bytes(_PUBLISHERS))
             assert isinstance(found, Publishers)
             _known[self.location.url] = found
-            while len(_known) > _MOST_JOBS:
+            while len(_known) > _JOBS_MAX:
                 _known.popitem(last=False)
         _known.move_to_end(self.location.url)
         return found
@@ -186,7 +186,7 @@ class PublishTask:
             described = usererrors.described(e, call.publisher)
             raise e if described is None else failure.record(self.location, run, described) from None
         found = dict.fromkeys(texts.safe_text(str, each.message) for each in caught)
-        return [f"{call.publisher}: {text}" for text in list(found)[:MOST_WARNINGS]]
+        return [f"{call.publisher}: {text}" for text in list(found)[:WARNINGS_MAX]]
 
     @staticmethod
     def _swept(publisher: Any, sweep: Sweep) -> list[str]:
@@ -305,7 +305,7 @@ class SparkPublishing:
             self._publishers = None
         order = PublishOrder(tuple(calls), f"publish-{next(self._runs)}", last)
         text = None if is_connect(self._spark) else jobproperties.encoded(order)
-        if text is not None and len(text) > jobproperties.LONGEST_PROPERTY:
+        if text is not None and len(text) > jobproperties.PROPERTY_BYTES_MAX:
             text = None
         rows = collected(
             self._spark,
@@ -329,7 +329,7 @@ class SparkPublishing:
             return self._built(count, order)
         if count not in self._frames:
             self._frames[count] = self._built(count, None)
-            while len(self._frames) > _MOST_FRAMES:
+            while len(self._frames) > _FRAMES_MAX:
                 self._frames.popitem(last=False)
         return self._frames[count]
 

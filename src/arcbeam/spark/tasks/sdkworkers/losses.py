@@ -11,7 +11,7 @@ import pickle
 from typing import Final
 
 from arcbeam.errors import ArcbeamError, WorkerLostError
-from arcbeam.fnapi.lost import Account
+from arcbeam.fnapi.lost import WorkerAccount
 from arcbeam.model import texts
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -21,7 +21,7 @@ _FILE: Final = "lost-sdk-worker"
 # In the worker.
 
 
-def described(account: Account, step: str, stage: str) -> WorkerLostError:
+def described(account: WorkerAccount, step: str, stage: str) -> WorkerLostError:
     """Return the error.
 
     Args:
