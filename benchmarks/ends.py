@@ -92,14 +92,14 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--timers", type=int, default=100_000)
     parser.add_argument("--master", default="local[2,4]")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--streaming", f"--spark_master={asked.master}", f"--checkpoint_dir={Path(folder, 'state')}"]
+        flags = ["--streaming", f"--spark_master={requested.master}", f"--checkpoint_dir={Path(folder, 'state')}"]
 
         def begun() -> Any:
             p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
-            keys = p | beam.Create([asked.keys]) | beam.ParDo(Keys())
-            _ = keys | beam.ParDo(Kept(asked.keys // asked.timers)) | beam.ParDo(Seen())
+            keys = p | beam.Create([requested.keys]) | beam.ParDo(Keys())
+            _ = keys | beam.ParDo(Kept(requested.keys // requested.timers)) | beam.ParDo(Seen())
             return p.run()
 
         def until(result: Any, name: str, count: int) -> float:
@@ -114,7 +114,7 @@ def main() -> None:
                 result.wait_until_finish(100)
 
         result = begun()
-        reported: list[tuple[str, float]] = [("all keys are in state", until(result, "Kept", asked.keys))]
+        reported: list[tuple[str, float]] = [("all keys are in state", until(result, "Kept", requested.keys))]
         for what in ("suspend", "resume", "drain"):
             started = time.monotonic()
             if what == "suspend":
@@ -134,7 +134,7 @@ def main() -> None:
         counted = result.metrics().query(beam.metrics.MetricsFilter().with_name("out"))["counters"]
         out = sum(each.committed for each in counted)
         sys.stdout.write(f"{result.state}, {out} outputs of the drain\n")
-        assert out == len(range(0, asked.keys, asked.keys // asked.timers))
+        assert out == len(range(0, requested.keys, requested.keys // requested.timers))
 
 
 if __name__ == "__main__":

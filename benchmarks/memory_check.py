@@ -206,13 +206,13 @@ def _session(heap: str, folder: str) -> Any:
     return session
 
 
-def check(what: str, asked: argparse.Namespace, folder: str) -> bool:
+def check(what: str, requested: argparse.Namespace, folder: str) -> bool:
     """Run one check on the active session, and print its line; return False if the result is wrong."""
     options = PipelineOptions(
-        [f"--group_memory_mb={asked.group_memory_mb}", f"--shards={asked.shards}", f"--arcbeam_temp={folder}"]
+        [f"--group_memory_mb={requested.group_memory_mb}", f"--shards={requested.shards}", f"--arcbeam_temp={folder}"]
     )
     p = beam.Pipeline(runner=ArcbeamRunner(), options=options)
-    expected = build(p, what, asked.mb * MIB // asked.value_bytes, asked.value_bytes, asked.keys)
+    expected = build(p, what, requested.mb * MIB // requested.value_bytes, requested.value_bytes, requested.keys)
     started = time.monotonic()
     peaks = Peaks()
     peaks.start()
@@ -229,8 +229,8 @@ def check(what: str, asked: argparse.Namespace, folder: str) -> bool:
     figures = {
         "what": what,
         "ok": ok,
-        "mb": asked.mb,
-        "heap": asked.heap,
+        "mb": requested.mb,
+        "heap": requested.heap,
         "seconds": round(time.monotonic() - started, 1),
         "elements": expected["count"],
         "worker_mb": peaks.worker,
@@ -257,10 +257,10 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=20_000, help="keys (default 20000)")
     parser.add_argument("--group_memory_mb", type=int, default=32, help="see arcbeam's option (default 32)")
     parser.add_argument("--shards", type=int, default=4, help="see arcbeam's option (default 4)")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="arcbeam-memory-") as folder:
-        session = _session(asked.heap, folder)
-        right = [check(what, asked, folder) for what in asked.what]
+        session = _session(requested.heap, folder)
+        right = [check(what, requested, folder) for what in requested.what]
         session.stop()
     return 0 if all(right) else 1
 

@@ -77,9 +77,9 @@ def _block_ends_scan() -> AbstractContextManager[object]:
 def _pins_of_the_origin() -> AbstractContextManager[object]:
     real = opening.opening
 
-    def as_they_were(blobs: DurableBlobs, newest: Any, asked: Any, *more: Any) -> Manifest:
-        made = real(blobs, newest, asked, *more)
-        last = made.abandoned[-1].first if asked.savepoint and made.abandoned else made.micro_batch
+    def as_they_were(blobs: DurableBlobs, newest: Any, requested: Any, *more: Any) -> Manifest:
+        made = real(blobs, newest, requested, *more)
+        last = made.abandoned[-1].first if requested.savepoint and made.abandoned else made.micro_batch
         return replace(made, pins=tuple(pin for pin in made.pins if pin.micro_batch < last))
 
     return patch.object(commitlog, "opening", as_they_were)
@@ -89,8 +89,8 @@ def _moved_stays() -> AbstractContextManager[object]:
     """State that moves to another level also stays at the old one."""
     changes = relocating._changes
 
-    def puts(blobs: DurableBlobs, before: Any, place: tuple[int, int], asked: Any) -> Iterator[Any]:
-        for keys, values in changes(blobs, before, place, asked):
+    def puts(blobs: DurableBlobs, before: Any, place: tuple[int, int], requested: Any) -> Iterator[Any]:
+        for keys, values in changes(blobs, before, place, requested):
             left = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
             if left:
                 yield [key for key, _ in left], [value for _, value in left]
@@ -99,7 +99,7 @@ def _moved_stays() -> AbstractContextManager[object]:
 
 
 def _moves_forgotten() -> AbstractContextManager[object]:
-    return patch.object(relocating, "relocated", lambda blobs, opening, asked, scratch: opening)
+    return patch.object(relocating, "relocated", lambda blobs, opening, requested, scratch: opening)
 
 
 @contextmanager

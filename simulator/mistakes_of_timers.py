@@ -53,9 +53,9 @@ def _cleared_fires() -> AbstractContextManager[object]:
 
 
 def _keeping_imminent(real: Any) -> Any:
-    def without_removing(self: Timers, *asked: Any) -> None:
+    def without_removing(self: Timers, *requested: Any) -> None:
         with patch.object(InMemoryTimers, "remove", lambda self, slot: None):
-            real(self, *asked)
+            real(self, *requested)
 
     return without_removing
 

@@ -215,7 +215,7 @@ def _doubts_forgotten() -> AbstractContextManager[object]:
     return patch.object(watermarks, "without_outliers", without_doubts)
 
 
-def _ahead_believed() -> AbstractContextManager[object]:
+def _ahead_accepted() -> AbstractContextManager[object]:
     return patch.object(Passing, "_near", lambda self, times, skew: times)
 
 
@@ -281,7 +281,7 @@ def _rest_of_a_window_lost() -> AbstractContextManager[object]:
 
     def or_forget(self: WindowBuffer, window: Window) -> None:
         if self.is_stored(window):
-            self._came.pop(window)
+            self._arrived.pop(window)
         else:
             store(self, window)
 
@@ -375,7 +375,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a suspension ignored": _suspension_unheard,
     "timestamps observed earlier forgotten": _only_the_micro_batches,
     "unconfirmed timestamps forgotten": _doubts_forgotten,
-    "timestamps ahead of the clock accepted": _ahead_believed,
+    "timestamps ahead of the clock accepted": _ahead_accepted,
     "an idle input waited for forever": _silent_for_ever,
     "an input treated as idle at once": _silent_at_once,
     "an idle input of a shared observer waited for": _idle_one_counts,

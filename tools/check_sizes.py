@@ -84,7 +84,7 @@ _NUMBERS_APART = {
     ("engine/rows/keyspace.py", "_DIGEST_BYTES"): _FORMAT,
     ("engine/rows/keyspace.py", "_SHOWN_BYTES"): _SHOWN,
     ("engine/watermarks/holds.py", "_SUBJECT_CHARACTERS_MAX"): _SHOWN,
-    ("page/views.py", "_LONGEST_LINE"): _SHOWN,
+    ("page/views.py", "_LINE_CHARACTERS_MAX"): _SHOWN,
     ("store/shards/shardfile.py", "_MAX_BYTES"): _FORMAT,
     ("spark/session/listening.py", "_FOLDER_BYTES_MAX"): _OUTSIDE,
     ("spark/tasks/openstages.py", "_NEW_MODULES_MAX"): "when a process looks for garbage",

@@ -167,7 +167,7 @@ class Demo:
         self._speed = YEAR / seconds
         self._folder = output / "job"
         self.looks: list[Look] = []
-        self._told = 0
+        self._reported = 0
         self.killed = self.resumed = 0.0
         # The modules of the jobs' pipelines must also be found from other folders.
         self._environment = {
@@ -270,8 +270,8 @@ class Demo:
                 status.terminate()
 
     def _tell(self, look: Look) -> None:
-        if look.micro_batch != self._told:
-            self._told = look.micro_batch
+        if look.micro_batch != self._reported:
+            self._reported = look.micro_batch
             print(
                 f"{_shown(look.watermark):>10}  micro-batch {look.micro_batch:>3}, "
                 f"{look.rate:>9,.0f} lines/s, {look.backlog / 1e6:>5.1f} MB backlog, {look.late:>5,} late",

@@ -41,7 +41,7 @@ class MicroBatchRun:
 
 class _Element(NamedTuple):
     atoms: tuple[bytes, ...]
-    came: Timestamp
+    arrived: Timestamp
 
 
 _DELAYS: Mapping[str, Callable[[int], int]] = {
@@ -134,7 +134,7 @@ class _Watch:
             wrong = f"with {count} elements: each late element comes out alone"
         if by_the_clock and not (trigger == "count or clock" and count >= group.count):
             self._counts["panes by the clock"] += 1
-            first = min(element.came for element in fresh)
+            first = min(element.arrived for element in fresh)
             if run.time < first + _DELAYS[trigger](group.count):
                 wrong = f"but its first element came at {first}: too early"
         if wrong:
@@ -170,12 +170,12 @@ class _Watch:
             return "this trigger leaves nothing for the next micro-batch"
         if trigger not in _DELAYS:
             return ""
-        due = waiting[0].came + _DELAYS[trigger](group.count) + (ALIGNED if trigger == "aligned clock" else 0)
+        due = waiting[0].arrived + _DELAYS[trigger](group.count) + (ALIGNED if trigger == "aligned clock" else 0)
         if trigger == "count and clock":
             if len(waiting) < group.count:
                 return ""
             # An element that comes after the clock has fired may have to wait until the clock advances.
-            due = max(due, waiting[group.count - 1].came) + 1
+            due = max(due, waiting[group.count - 1].arrived) + 1
         return f"was due at {due}" if run.time >= due else ""
 
 

@@ -87,7 +87,7 @@ class Observations:
         for stage, times in self._times.items():
             kind = self._kinds[stage]
             if kind.quantile is None:
-                self._sees(stage, _believed(times, kind.jump or 0))
+                self._sees(stage, _accepted(times, kind.jump or 0))
             else:
                 self._sees(stage, *_of_rank(times, kind.quantile))
 
@@ -131,7 +131,7 @@ class Observations:
         return kind.idle is not None and stage in self._stands and self._now - self._stands[stage].since >= kind.idle
 
 
-def _believed(times: Iterable[Timestamp], jump: int) -> Timestamp:
+def _accepted(times: Iterable[Timestamp], jump: int) -> Timestamp:
     """Return the end of the last chain of times that is long enough; the minimum if there is none."""
     ordered = sorted(set(times))
     if len(ordered) >= UNCONFIRMED_MAX:

@@ -32,14 +32,14 @@ Place = tuple[bytes, Window | None]
 """A key and a window."""
 
 
-def check(stage: Stage, group: Group, records: Sequence[Record], came: Items, *, fair: bool) -> None:
+def check(stage: Stage, group: Group, records: Sequence[Record], arrived: Items, *, fair: bool) -> None:
     """Check the panes of a grouping.
 
     Args:
         stage: the stage of the grouping.
         group: its configuration.
         records: its outputs and drops, in order.
-        came: its input.
+        arrived: its input.
         fair: whether no element of the input was late.
 
     Raises:
@@ -57,10 +57,10 @@ def check(stage: Stage, group: Group, records: Sequence[Record], came: Items, *,
         if not group.accumulating:
             _counted(stage, group, mine)
     if fair:
-        places = places_of(stage, came)
+        places = places_of(stage, arrived)
         _all_there(stage, group, panes, {(key, window) for (key, _), windows in places.items() for window in windows})
         if not group.accumulating:
-            _timed(stage, group, panes, came, places)
+            _timed(stage, group, panes, arrived, places)
 
 
 def _none_for_nothing(stage: Stage, group: Group, outs: Iterable[Out]) -> None:
@@ -135,12 +135,12 @@ def _timed(
     stage: Stage,
     group: Group,
     panes: Mapping[Place, Sequence[Out]],
-    came: Items,
+    arrived: Items,
     places: Mapping[tuple[bytes, Timestamp], Sequence[Window]],
 ) -> None:
     """Check that the timestamp of a pane is the end of its window, or the earliest or latest of its elements."""
     known: dict[tuple[bytes, bytes], set[Timestamp]] = defaultdict(set)
-    for item in came:
+    for item in arrived:
         known[item.key, item.atom].add(item.time)
     for (key, window), outs in panes.items():
         for out in outs:

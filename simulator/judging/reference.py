@@ -132,43 +132,43 @@ class Reference:
         self.outputs: dict[Port, Items] = {}
         self.arrivals: dict[str, Items] = {}
         for stage in pipeline.stages:
-            came: Items = Counter()
+            arrived: Items = Counter()
             for port in stage.inputs:
                 for item, count in self.outputs[port].items():
-                    came[item._replace(key=stage.key_of(item.key))] += count
-            self.arrivals[stage.name] = came
+                    arrived[item._replace(key=stage.key_of(item.key))] += count
+            self.arrivals[stage.name] = arrived
             if stage.name in self.sure:
-                made = _made(stage, came, events.get(stage.name, ()))
+                made = _made(stage, arrived, events.get(stage.name, ()))
             else:
                 made = {output: (given or {}).get(Port(stage.name, output), Counter()) for output in stage.outputs}
             for output in stage.outputs:
                 self.outputs[Port(stage.name, output)] = made.get(output, Counter())
 
 
-def _made(stage: Stage, came: Items, events: Iterable[Event]) -> Mapping[str, Items]:
+def _made(stage: Stage, arrived: Items, events: Iterable[Event]) -> Mapping[str, Items]:
     out: Items = Counter()
     match stage.kind:
         case Source():
             return of_events(events)
         case Pass():
             outputs: dict[str, Items] = {output: Counter() for output in stage.outputs}
-            for item, count in came.items():
+            for item, count in arrived.items():
                 outputs[stage.outputs[sum(item.atom) % len(stage.outputs)]][item] += count
             return outputs
         case Expand(copies):
-            for (key, atom, time), count in came.items():
+            for (key, atom, time), count in arrived.items():
                 for copy in range(copies):
                     at = Timestamp(min(time + copy, END_OF_GLOBAL_WINDOW))
                     out[Item(key, b"%b.%d" % (atom, copy), at)] += count
         case Buffer():
-            out = came.copy()
+            out = arrived.copy()
         case Join() | Keep() | Group():
-            places = places_of(stage, came)
+            places = places_of(stage, arrived)
             times: dict[tuple[bytes, Window], list[Timestamp]] = defaultdict(list)
             for (key, time), windows in places.items():
                 for window in windows:
                     times[key, window].append(time)
-            for item, count in came.items():
+            for item, count in arrived.items():
                 for window in places[item.key, item.time]:
                     out[item._replace(time=_output_time(stage, item.time, window, times[item.key, window]))] += count
     return {MAIN: out}
@@ -196,11 +196,11 @@ def time_of_pane(group: Group, window: Window, times: Sequence[Timestamp]) -> Ti
             return window.max_timestamp
 
 
-def places_of(stage: Stage, came: Items) -> Mapping[tuple[bytes, Timestamp], Sequence[Window]]:
+def places_of(stage: Stage, arrived: Items) -> Mapping[tuple[bytes, Timestamp], Sequence[Window]]:
     """Return the final windows of all elements, after all merges, by key and timestamp."""
     windowing = stage.windowing
     assert windowing is not None
     times: dict[bytes, dict[Timestamp, None]] = defaultdict(dict)
-    for item in came:
+    for item in arrived:
         times[item.key][item.time] = None
     return {(key, time): merged(windowing, time, mine) for key, mine in times.items() for time in mine}

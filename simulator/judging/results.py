@@ -59,13 +59,13 @@ def check(
             for output in stage.outputs:
                 port = Port(stage.name, output)
                 _same(f"the output of {port}", actual.get(port, Counter()), whole.outputs[port])
-        mine, came = by_stage[stage.name], whole.arrivals[stage.name]
+        mine, arrived = by_stage[stage.name], whole.arrivals[stage.name]
         match stage.kind:
             case Group() as group:
-                _grouped(stage, group, mine, came)
-                panes.check(stage, group, mine, came, fair=stage.name in fair)
+                _grouped(stage, group, mine, arrived)
+                panes.check(stage, group, mine, arrived, fair=stage.name in fair)
             case Keep():
-                _kept(stage, mine, came)
+                _kept(stage, mine, arrived)
         # A stage that joins later does not find what was put out before.
         there = all(pipeline.since[side.stage] >= pipeline.since[stage.name] for side in stage.sides)
         if stage.sides and there and all(side.stage in whole.sure and side.stage in fair for side in stage.sides):
@@ -97,10 +97,10 @@ def _difference(found: Counter[_Counted], due: Counter[_Counted]) -> str:
 ResultCounts = Counter[tuple[bytes, bytes, Window | None]]
 
 
-def places_due(stage: Stage, came: Items) -> Iterator[tuple[bytes, bytes, Window | None]]:
+def places_due(stage: Stage, arrived: Items) -> Iterator[tuple[bytes, bytes, Window | None]]:
     """Yield all atoms of a stage's input, with their keys and windows; merging windows count as None."""
     assert stage.windowing is not None
-    for item, count in came.items():
+    for item, count in arrived.items():
         for window in assigned(stage.windowing, item.time):
             for _ in range(count):
                 yield item.key, item.atom, None if stage.windowing.merges else window
@@ -114,9 +114,9 @@ def outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, b
             yield record.key, atom, None if stage.windowing.merges else record.window
 
 
-def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items) -> None:
+def _grouped(stage: Stage, group: Group, records: Sequence[Record], arrived: Items) -> None:
     what = f"the outputs and drops of {stage.name}"
-    due: ResultCounts = Counter(places_due(stage, came))
+    due: ResultCounts = Counter(places_due(stage, arrived))
     if not group.accumulating:
         _same_places(what, Counter(outcomes(stage, records)), due)
         return
@@ -150,8 +150,8 @@ def _same_places(what: str, found: ResultCounts, due: ResultCounts) -> None:
         raise Broken(f"{what} do not contain each input element once: {_difference(found, due)}")
 
 
-def _kept(stage: Stage, records: Sequence[Record], came: Items) -> None:
-    due: ResultCounts = Counter(places_due(stage, came))
+def _kept(stage: Stage, records: Sequence[Record], arrived: Items) -> None:
+    due: ResultCounts = Counter(places_due(stage, arrived))
     _same_places(f"the outputs and drops of {stage.name}", Counter(outcomes(stage, records)), due)
 
 

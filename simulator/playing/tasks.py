@@ -165,13 +165,13 @@ class TaskRun(SideInputs, Attempt, Files, TaskExchange[Any], UserCode):
     @override
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         self.call()
-        return self._came(stage, shard)
+        return self._arrived(stage, shard)
 
     @override
     def any(self, stage: str, shard: int) -> bool:
         return any(box.rows.get((stage, shard)) for box in self._inbox)
 
-    def _came(self, stage: str, shard: int) -> Iterator[tuple[bytes, KeyElements]]:
+    def _arrived(self, stage: str, shard: int) -> Iterator[tuple[bytes, KeyElements]]:
         for box in self._inbox:
             for key, elements in box.rows.get((stage, shard), ()):
                 self._contexts[stage, shard].expects(key, elements, self.plan.times.inputs.get(stage))

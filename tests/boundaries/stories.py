@@ -43,7 +43,7 @@ def beside(moment: int, chance: random.Random) -> int:
     return moment + chance.choice([-1, 0, 0, 1])
 
 
-def story(strategy: Strategy, chance: random.Random, micro_batches: int = 7) -> list[MicroBatch]:
+def event_log(strategy: Strategy, chance: random.Random, micro_batches: int = 7) -> list[MicroBatch]:
     """Return micro-batches, the last of which is the end of time.
 
     A reference plays along, for the windows that there are.

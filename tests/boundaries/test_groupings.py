@@ -26,7 +26,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
 from arcbeam.testing import windowfns
 from tests.boundaries.rules import GLOBAL, Drop, Key, Pane, Span, Strategy
-from tests.boundaries.stories import MicroBatch, story, strategy_of
+from tests.boundaries.stories import MicroBatch, event_log, strategy_of
 from tests.engine.grouping.grouping_shard import Shard
 from tests.engine.grouping.grouping_strategies import Concat
 from tests.engine.grouping.test_singlepane import Long
@@ -140,13 +140,13 @@ def of_stage(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outcome
     stage = Stage(Grouped(ours(strategy), decode, unpack))
     stage.spec = replace(stage.spec, decode=decode)
     for elements, watermark in micro_batches:
-        came: list[tuple[bytes, Part]] = []
+        arrived: list[tuple[bytes, Part]] = []
         for value, time in elements:
             windows = windowfn.assign(Timestamp(time))
             element = (b"%d" % value, Timestamp(time), windows, NO_PANE)
-            came.append((b"k", Part([element], windows, packed=value % 3 > 0)))
+            arrived.append((b"k", Part([element], windows, packed=value % 3 > 0)))
         stage.looks = 1_000_000
-        stage.run(watermark, came)
+        stage.run(watermark, arrived)
     return outcome(stage.put_out, [drop_of(drop) for drop in stage.drops])
 
 
@@ -160,11 +160,13 @@ def of_bounded(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outco
         Rules(grouping), b"k", Clocks(Timestamp(0), MIN_TIMESTAMP, MIN_TIMESTAMP), lambda _: InMemory()
     )
     for elements, watermark in micro_batches:
-        came = [(b"%d" % value, Timestamp(time), windowfn.assign(Timestamp(time)), NO_PANE) for value, time in elements]
+        arrived = [
+            (b"%d" % value, Timestamp(time), windowfn.assign(Timestamp(time)), NO_PANE) for value, time in elements
+        ]
         if grouping.merging is None:
-            windows.add(by_window(came))
+            windows.add(by_window(arrived))
         else:
-            windows.add_merging([(value, time, window) for value, time, each, _ in came for window in each])
+            windows.add_merging([(value, time, window) for value, time, each, _ in arrived for window in each])
         ends = watermark == micro_batches[-1].watermark
         reached = MAX_TIMESTAMP if ends else Timestamp(watermark)
         windows.advance(Clocks(Timestamp(0), reached, reached))
@@ -176,7 +178,7 @@ def of_bounded(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outco
 def story_of(seed: int) -> tuple[Strategy, list[MicroBatch]]:
     chance = random.Random(seed)
     strategy = strategy_of(chance)
-    return strategy, story(strategy, chance)
+    return strategy, event_log(strategy, chance)
 
 
 @pytest.mark.contract("ENG-02", "ENG-10", "ENG-11")

@@ -129,16 +129,16 @@ class Key(World):
         return CallResult()
 
     def move(self, elements: list[Comes], watermark: int) -> Any:
-        came = []
+        arrived = []
         for element in elements:
             value = b"%d" % element.number
             start = element.time // SIZE * SIZE
             window = IntervalWindow(Timestamp(start), Timestamp(start + SIZE))
             self.coming[value] = element
-            came.append((b"k", [(value, Timestamp(element.time), (window,), NO_PANE)]))
+            arrived.append((b"k", [(value, Timestamp(element.time), (window,), NO_PANE)]))
         before = len(self.drops)
         self.looks = 1_000_000
-        report = self.run(watermark, came)
+        report = self.run(watermark, arrived)
         self.reported += [f"late {drop.value.decode()}" for drop in self.drops[before:]]  # type: ignore[union-attr]
         return report
 

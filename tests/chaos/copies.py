@@ -57,14 +57,14 @@ class Dawdle:
         if chance // 2 % self._one_of or original.exists():
             return
         original.touch()
-        if not self._comes(copy, _COPY_SECONDS):
+        if not self._arrives(copy, _COPY_SECONDS):
             return
         (self._folder / f"{name}-met").touch()
         if chance % 2:
-            self._comes(self._folder / "never", _KILLED_SECONDS)
+            self._arrives(self._folder / "never", _KILLED_SECONDS)
             (self._folder / f"{name}-left").touch()
 
-    def _comes(self, file: Path, seconds: float) -> bool:
+    def _arrives(self, file: Path, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while not file.exists():
             if time.monotonic() > until:

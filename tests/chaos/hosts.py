@@ -80,9 +80,9 @@ class Host:
             self._process = self._started()
         self._drivers += 1
         ended = self._now.with_name(f"ended-{self._drivers}")
-        asked = [str(trial), str(ended), out, f"--spark_master={self._master}", *options]
+        requested = [str(trial), str(ended), out, f"--spark_master={self._master}", *options]
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self._process.stdin.write(json.dumps(requested).encode() + b"\n")
         self._process.stdin.flush()
         return Driver(self._process, ended)
 

@@ -298,11 +298,11 @@ def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
 @pytest.mark.contract("END-02", "STORE-04", "STORE-05", "API-05")
 def test_drain_survives_kills_without_script(tmp_path: Path) -> None:
     victim = Victim(tmp_path, seed=3, by_folder=True)
-    asked: list[Request] = []
+    requested: list[Request] = []
 
     def kill(group: int, chance: random.Random) -> bool:
-        if not asked:
-            asked.append(
+        if not requested:
+            requested.append(
                 requests.ask(victim.state, requests.RequestKind.DRAIN, "last", Timestamp(time.time_ns() // 1000))
             )
         return kill_driver(group, chance)

@@ -312,7 +312,7 @@ def test_commands_control_jobs_of_server(client: Client, fake: Fake, monkeypatch
     result = invoke("drain", id, at, "--wait=0.5")
     assert result.exit_code == 1
     check_message("server-drain-not-ended", result.stderr, job=id, at=at)
-    assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
+    assert fake.requested == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
     # A protobuf Struct would turn integers into floats, and lose microseconds.
     fake.status = as_record(samples.status(1, samples.now(), micro_batch=7, watermark=2**62 + 1, causes=()))
     found = json.loads(invoke("status", id, at, "--json").stdout)

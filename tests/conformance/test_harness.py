@@ -84,8 +84,8 @@ def test_no_fn_api_test_is_omitted() -> None:
     "variant", [suites.DEFAULT, suites.STREAMING, suites.STREAMING_NO_FUSION], ids=lambda v: v.name
 )
 def test_no_validates_runner_test_is_omitted(variant: suites.Variant) -> None:
-    asked = [(case.__name__, test) for case, marked in suites.validates_runner() for test in marked]
-    assert sorted(_bound(suites.bound(variant))) == sorted(asked)
+    requested = [(case.__name__, test) for case, marked in suites.validates_runner() for test in marked]
+    assert sorted(_bound(suites.bound(variant))) == sorted(requested)
 
 
 @pytest.mark.parametrize("variant", [suites.STREAMING, suites.STREAMING_NO_FUSION], ids=lambda v: v.name)

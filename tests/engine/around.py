@@ -54,8 +54,8 @@ class Around:
         self.taken += 1
         if self.decided is not None:
             micro_batch, self.decided = self.decided, None
-            if asked := self.request(micro_batch):
-                return asked
+            if requested := self.request(micro_batch):
+                return requested
         if self.todo:
             return self.todo.pop(0)
         assert until is not None, "the job waits without end"

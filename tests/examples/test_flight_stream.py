@@ -60,9 +60,9 @@ def test_lines_arrive_at_their_times(data: streaming.Ordered) -> None:
         def defer_remainder(self, _: Any) -> None:
             Deferring.deferred = True
 
-    came = list(Replay().process(feed, Deferring(), beam.io.watermark_estimators.ManualWatermarkEstimator(None)))
+    arrived = list(Replay().process(feed, Deferring(), beam.io.watermark_estimators.ManualWatermarkEstimator(None)))
     # Ten seconds are a day.
-    assert came == [_LINES[0], _LINES[2], _LINES[1], _LINES[3], _LINES[4]]
+    assert arrived == [_LINES[0], _LINES[2], _LINES[1], _LINES[3], _LINES[4]]
     assert Deferring.deferred
 
 

@@ -28,10 +28,10 @@ def events(seed: int) -> Events:
     return [(chance.choice("abc"), n, chance.randrange(60)) for n in range(chance.choice([1, 10, 40]))]
 
 
-def kept(came: Events, delay: int, size: int = 0) -> list[Any]:
+def kept(arrived: Events, delay: int, size: int = 0) -> list[Any]:
     """Return the elements that remain, for this order of arrival."""
     out: Events = []
-    for key, n, at in came:
+    for key, n, at in arrived:
         near = (other for other in out if other[0] == key and (not size or other[2] // size == at // size))
         if all(abs(at - then) > delay for _, _, then in near):
             out.append((key, n, at))
@@ -62,22 +62,23 @@ def test_batch_keeps_one_of_close_duplicates(delay: int, size: int) -> None:
 def test_micro_batches_keep_same_elements_and_forget_all(
     delay: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deduplication, "MOST", (deduplication.MOST, 0, 3)[seed % 3])
+    monkeypatch.setattr(deduplication, "ELEMENTS_MAX", (deduplication.ELEMENTS_MAX, 0, 3)[seed % 3])
     of, chance = events(seed), random.Random(seed)
     order: Events = []
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         """Deliver elements out of order, but none after the watermark has passed its time."""
-        chance.shuffle(came)
+        chance.shuffle(arrived)
         order.extend(
-            shard.stage.parts.codec.decode(value) if shard.stage.parts.codec.waits else value for _, (value, *_) in came
+            shard.stage.parts.codec.decode(value) if shard.stage.parts.codec.waits else value
+            for _, (value, *_) in arrived
         )
         watermark = MIN_TIMESTAMP
-        while came:
+        while arrived:
             some = chance.randrange(1, 5)
-            now, came = came[:some], came[some:]
+            now, arrived = arrived[:some], arrived[some:]
             shard.run(MicroBatch([(key, [one]) for key, one in now], watermark, runs=chance.choice([1, 2])))
-            watermark = max(watermark, min((one[1] for _, one in came), default=watermark))
+            watermark = max(watermark, min((one[1] for _, one in arrived), default=watermark))
             shard.settle(MicroBatch((), watermark))
         last = max(at for _, _, at in of)
         shard.settle(MicroBatch((), Timestamp((last + delay) * SECOND + 1)))
@@ -90,26 +91,28 @@ def test_micro_batches_keep_same_elements_and_forget_all(
 
 @pytest.mark.contract("WM-08")
 def test_many_elements_at_limits_of_event_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deduplication, "MOST", 0)
+    monkeypatch.setattr(deduplication, "ELEMENTS_MAX", 0)
     ends = MIN_TIMESTAMP // SECOND + 1, END_OF_GLOBAL_WINDOW // SECOND - 1
-    came: Events = [("k", f"{end}", end) for end in ends for _ in range(3)]
+    arrived: Events = [("k", f"{end}", end) for end in ends for _ in range(3)]
     with InMicroBatches(None) as p:
-        build(p, came, 2 * 86400)
+        build(p, arrived, 2 * 86400)
     assert len(p.values()) == 2
 
 
 def test_default_key_is_whole_element() -> None:
-    came = [("x", 1), ("y", 2), ("x", 3), ("x", 9)]
+    arrived = [("x", 1), ("y", 2), ("x", 3), ("x", 9)]
     with Driven(shards=1) as p:
-        timed = p | beam.Create(came, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue(*e))
+        timed = p | beam.Create(arrived, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue(*e))
         timed | beam.Map(str).with_output_types(str) | DeduplicateWithinWatermark(5) | Collect()
     assert sorted(p.timestamped()) == [("x", 1), ("x", 9), ("y", 2)]
 
 
 def test_key_may_be_field_name() -> None:
-    came = [("x", 1), ("y", 2), ("x", 3), ("x", 9)]
+    arrived = [("x", 1), ("y", 2), ("x", 3), ("x", 9)]
     with Driven(shards=1) as p:
-        timed = p | beam.Create(came, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue({"id": e[0]}, e[1]))
+        timed = (
+            p | beam.Create(arrived, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue({"id": e[0]}, e[1]))
+        )
         kept = timed | DeduplicateWithinWatermark(timedelta(seconds=5), "id")
         kept | beam.Map(lambda e: e["id"]).with_output_types(str) | Collect()
     assert sorted(p.timestamped()) == [("x", 1), ("x", 9), ("y", 2)]

@@ -65,7 +65,7 @@ def _reported(pair: Any, time: Any = beam.DoFn.TimestampParam) -> Any:
     return pair[0], *pair[1], time.micros
 
 
-MOST = [joins.MOST, 0, 3]
+MOST = [joins.ELEMENTS_MAX, 0, 3]
 """Numbers of elements of a key that fit into one value, before they move to lists."""
 
 
@@ -74,7 +74,7 @@ MOST = [joins.MOST, 0, 3]
 @pytest.mark.parametrize(("before", "after"), BOUNDS)
 def test_batch_emits_all_pairs(before: int, after: int, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed, most in enumerate(MOST):
-        monkeypatch.setattr(joins, "MOST", most)
+        monkeypatch.setattr(joins, "ELEMENTS_MAX", most)
         of = sides(seed)
         with Driven() as p:
             joined(p, of, before, after, how)
@@ -84,7 +84,7 @@ def test_batch_emits_all_pairs(before: int, after: int, how: str, monkeypatch: p
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("most", MOST)
 def test_partners_share_a_window(how: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joins, "MOST", most)
+    monkeypatch.setattr(joins, "ELEMENTS_MAX", most)
     of = sides(7)
     with Driven() as p:
         joined(p, of, 8, 8, how, size=10)
@@ -98,18 +98,18 @@ def test_partners_share_a_window(how: str, most: int, monkeypatch: pytest.Monkey
 def test_micro_batches_emit_all_pairs_and_forget_all(
     before: int, after: int, how: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joins, "MOST", MOST[seed])
+    monkeypatch.setattr(joins, "ELEMENTS_MAX", MOST[seed])
     of, chance = sides(seed), random.Random(seed)
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         """Deliver elements out of order, but none after the watermark has passed its time."""
-        chance.shuffle(came)
+        chance.shuffle(arrived)
         watermark = MIN_TIMESTAMP
-        while came:
+        while arrived:
             some = chance.randrange(1, 5)
-            now, came = came[:some], came[some:]
+            now, arrived = arrived[:some], arrived[some:]
             shard.run(MicroBatch([(key, [one]) for key, one in now], watermark, runs=chance.choice([1, 2])))
-            watermark = max(watermark, min((one[1] for _, one in came), default=watermark))
+            watermark = max(watermark, min((one[1] for _, one in arrived), default=watermark))
             shard.settle(MicroBatch((), watermark))
         # After the last element of either side, plus its waiting time, the state is empty.
         shard.settle(MicroBatch((), Timestamp((40 + max(0, before, after)) * SECOND + 1)))
@@ -126,7 +126,7 @@ def test_keys_with_many_elements_at_limits_of_event_time(
     before: int, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The searched range is then partly or wholly outside of event time."""
-    monkeypatch.setattr(joins, "MOST", 0)
+    monkeypatch.setattr(joins, "ELEMENTS_MAX", 0)
     ends = MIN_TIMESTAMP // SECOND + 1, END_OF_GLOBAL_WINDOW // SECOND - 1
     times = [end + off for end in ends for off in (0, 5 if end < 0 else -5)]
     of: Sides = tuple([("k", f"{side}{at}", at) for at in times] for side in ("l", "r"))  # type: ignore[assignment]

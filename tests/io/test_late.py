@@ -62,8 +62,8 @@ class Pipeline:
     def build(self, p: Any) -> Driven:
         """Build the pipeline."""
         p.options.view_as(TypeOptions).allow_unsafe_triggers = True
-        came = p | beam.Create(self.elements, reshuffle=False)
-        timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
+        arrived = p | beam.Create(self.elements, reshuffle=False)
+        timed = arrived | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
         windowed = timed | beam.WindowInto(
             self.windowing,
             trigger=self.trigger,
@@ -113,14 +113,14 @@ class Untimely:
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
 
-    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def __call__(self, shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         chance, watermark = self._chance, MIN_TIMESTAMP
-        times = sorted(one[1] for _, one in came)
+        times = sorted(one[1] for _, one in arrived)
         if chance.random() < 0.8:
-            chance.shuffle(came)
-        while came:
-            size = chance.choice([1, 2, 5, len(came)])
-            now, came = came[:size], came[size:]
+            chance.shuffle(arrived)
+        while arrived:
+            size = chance.choice([1, 2, 5, len(arrived)])
+            now, arrived = arrived[:size], arrived[size:]
             if chance.random() < 0.6:
                 watermark = max(watermark, Timestamp(chance.choice(times) + chance.randrange(-5, 15) * 1_000_000))
             looks, runs = chance.choice([1, 3, 1000]), chance.choice([1, 1, 2])

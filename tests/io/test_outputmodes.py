@@ -15,24 +15,26 @@ from tests.harness.drive import Collect, Driven
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 
 SECOND = 1_000_000
-CAME = [(1, 1), (2, 2), (4, 12), (8, 3), (16, 4), (32, 13)]
+ARRIVED = [(1, 1), (2, 2), (4, 12), (8, 3), (16, 4), (32, 13)]
 """Values, and their seconds."""
 
 
-def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
     """Deliver two elements per micro-batch, a minute each. The fourth moves the watermark past the first window."""
-    came = sorted(came, key=lambda pair: shard.stage.parts.codec.decode(pair[1][0]))
+    arrived = sorted(arrived, key=lambda pair: shard.stage.parts.codec.decode(pair[1][0]))
     for n in range(3):
         now = Timestamp(n * 60 * SECOND)
         watermark = Timestamp(11 * SECOND) if n else MIN_TIMESTAMP
-        shard.settle(MicroBatch([(key, [one]) for key, one in came[2 * n : 2 * n + 2]], watermark, now))
+        shard.settle(MicroBatch([(key, [one]) for key, one in arrived[2 * n : 2 * n + 2]], watermark, now))
         shard.settle(MicroBatch((), watermark, Timestamp(now + 30 * SECOND)))
     assert shard.left_over()
 
 
 def sums(windowing: Any, p: Any) -> list[int]:
     with p:
-        timed = p | beam.Create(CAME, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue(("k", e[0]), e[1]))
+        timed = (
+            p | beam.Create(ARRIVED, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue(("k", e[0]), e[1]))
+        )
         keyed = timed | beam.Map(lambda kv: kv).with_output_types(tuple[str, int])
         keyed | windowing | beam.GroupByKey() | beam.MapTuple(lambda _, values: sum(values)) | Collect()
     if isinstance(p, InMicroBatches):

@@ -44,7 +44,7 @@ class Fake:
     ending: Callable[[threading.Event], None] | None = None
     resumable: bool = False
     suspended: bool = False
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    requested: list[tuple[str, str]] = field(default_factory=list)
     answer: Callable[[], None] = lambda: None
     now: MetricsNow | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Executor:
         return self._fake.behave(submission, events)
 
     def ask(self, what: RequestKind, savepoint: str = "") -> str:
-        self._fake.asked.append((what, savepoint))
+        self._fake.requested.append((what, savepoint))
         self._fake.answer()
         return f"/jobs/savepoints/{savepoint or 'named'}"
 

@@ -250,7 +250,7 @@ def test_drain(client: Client, fake: Fake) -> None:
     answer = client.jobs.Drain(job_pb.DrainJobRequest(job_id=id), timeout=WAIT).state
     assert answer in (states.RUNNING, states.DRAINING, states.DRAINED)
     assert client.states(id)[-3:] == ["RUNNING", "DRAINING", "DRAINED"]
-    assert fake.asked == [("drain", "")]
+    assert fake.requested == [("drain", "")]
 
 
 def test_failed_job_cannot_be_drained(client: Client, fake: Fake) -> None:
@@ -277,7 +277,7 @@ def test_control_service_takes_savepoint_and_suspension(client: Client, fake: Fa
     fake.behave = fake.until_cancelled
     id = client.run()
     assert request_savepoint(client.channel, what, id, "safe", timeout=WAIT) == "/jobs/savepoints/safe"
-    assert fake.asked == [(what, "safe")]
+    assert fake.requested == [(what, "safe")]
     with pytest.raises(grpc.RpcError) as error:
         request_savepoint(client.channel, what, "j-9", "", timeout=WAIT)
     assert refused(error)[0] is grpc.StatusCode.NOT_FOUND

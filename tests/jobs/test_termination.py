@@ -26,7 +26,7 @@ class Fake:
     def __init__(self, how: OnSigterm = OnSigterm.SUSPEND, seconds: float = WAIT, *, id: str = "job") -> None:
         self.id = self.name = id
         self.on_sigterm, self.sigterm_seconds = how, seconds
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.over = threading.Event()
         self.answer: Callable[[], None] = self.over.set
 
@@ -35,11 +35,11 @@ class Fake:
         return self.over.is_set()
 
     def ask_to_end(self) -> None:
-        self.asked.append("end")
+        self.requested.append("end")
         self.answer()
 
     def cancel(self, timeout: float) -> None:
-        self.asked.append("cancel")
+        self.requested.append("cancel")
         self.over.set()
 
 
@@ -55,7 +55,7 @@ def watch() -> Iterator[SigtermWatch]:
 def test_job_ends_on_request_within_its_time(how: OnSigterm) -> None:
     job = Fake(how)
     bring_to_end(job, threading.Event())
-    assert job.asked == ["end"]
+    assert job.requested == ["end"]
 
 
 def test_late_job_is_cancelled() -> None:
@@ -66,8 +66,8 @@ def test_late_job_is_cancelled() -> None:
         job.answer = lambda: None
     for job, event in ((late, threading.Event()), (hurried, again), (cancelled, threading.Event())):
         bring_to_end(job, event)
-    assert [job.asked[-1] for job in (late, hurried, cancelled)] == ["cancel"] * 3
-    assert cancelled.asked == ["cancel"]
+    assert [job.requested[-1] for job in (late, hurried, cancelled)] == ["cancel"] * 3
+    assert cancelled.requested == ["cancel"]
 
 
 def test_job_that_refuses_has_until_deadline(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,7 +80,7 @@ def test_job_that_refuses_has_until_deadline(caplog: pytest.LogCaptureFixture) -
 
     job.answer = refuse
     bring_to_end(job, threading.Event())
-    assert job.asked == ["end"]
+    assert job.requested == ["end"]
     assert "job: the job is draining already" in caplog.text
 
 
@@ -102,7 +102,7 @@ def test_second_signal_cancels_jobs(watch: SigtermWatch) -> None:
     signal.raise_signal(signal.SIGTERM)
     assert slow.over.wait(WAIT)
     assert slower.over.wait(WAIT)
-    assert (quick.asked, slow.asked, slower.asked) == (["end"], ["end", "cancel"], ["end", "cancel"])
+    assert (quick.requested, slow.requested, slower.requested) == (["end"], ["end", "cancel"], ["end", "cancel"])
     assert all(watch.ended(job) for job in (quick, slow, slow, slower))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     # A job without a signal ends as usual.

@@ -110,11 +110,11 @@ class Steady:
         self.sizes: dict[int, Counter[str]] = {}
         self.micro_batches = 0
 
-    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        came = sorted(came, key=lambda pair: pair[1][1])
-        size = len(came) // (FEW * TIMES)
-        for micro_batch, start in enumerate(range(0, len(came), size)):
-            now = came[start : start + size]
+    def __call__(self, shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        arrived = sorted(arrived, key=lambda pair: pair[1][1])
+        size = len(arrived) // (FEW * TIMES)
+        for micro_batch, start in enumerate(range(0, len(arrived), size)):
+            now = arrived[start : start + size]
             times = [time for _, (_, time, _, _) in now]
             shard.settle(
                 MicroBatch([(key, [one]) for key, one in now], Timestamp(min(times) - SECOND), Timestamp(max(times)))
@@ -155,8 +155,8 @@ def test_stage_does_not_grow_with_micro_batches(name: str) -> None:
     cut = Steady()
     elements = [("abcde"[n % 5], n, n) for n in range(COUNT)]
     with InMicroBatches(cut) as p:
-        came = p | beam.Create(elements, reshuffle=False)
-        timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
+        arrived = p | beam.Create(elements, reshuffle=False)
+        timed = arrived | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
         PIPELINES[name](timed) | beam.Map(lambda _: None) | Collect()
     assert cut.micro_batches >= FEW * TIMES
     assert grown(largest(cut.sizes, FEW), largest(cut.sizes, FEW * TIMES)) == {}

@@ -112,9 +112,9 @@ def test_every_query_of_the_dashboard_has_values(dashboard: dict[str, Any], page
     samples = pages[page]
     variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
     assert set(variables) == {"source", "job"}
-    asked = re.fullmatch(r"label_values\((\w+), job\)", variables["job"]["query"]["query"])
-    assert asked is not None
-    jobs = {each["job"] for each in samples if each["__name__"] == asked[1]}
+    requested = re.fullmatch(r"label_values\((\w+), job\)", variables["job"]["query"]["query"])
+    assert requested is not None
+    jobs = {each["job"] for each in samples if each["__name__"] == requested[1]}
     assert len(jobs) == 1, f"the variable finds no job on the {page}"
     targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
     assert len(targets) >= len(dashboard["panels"])

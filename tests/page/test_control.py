@@ -38,12 +38,12 @@ class Noted(Control):
     """Notes requests; answers when it may."""
 
     def __init__(self, refusal: str = "") -> None:
-        self.asked: list[tuple[RequestKind, str]] = []
+        self.requested: list[tuple[RequestKind, str]] = []
         self.go, self._refusal = threading.Event(), refusal
 
     @override
     def request(self, what: RequestKind, name: str, seconds: float, /) -> str:
-        self.asked.append((what, name))
+        self.requested.append((what, name))
         assert self.go.wait(10)
         if self._refusal:
             raise RequestRefusedError(self._refusal, "wait")
@@ -121,7 +121,7 @@ def test_confirmation_says_what_happens(job: FolderBlobs, what: RequestKind) -> 
     assert 'data-version="' in text
     assert "<noscript><p" in text
     assert "http-equiv" not in text
-    assert control.asked == []
+    assert control.requested == []
 
 
 def test_request_that_a_page_shows_does_not_change() -> None:
@@ -197,7 +197,7 @@ def test_form_sent_again_after_its_end_asks_once(job: FolderBlobs, what: Request
         answer = page.post(f"/job/a/control/{what}", data=form, headers=ORIGIN)
         assert answer.status_code == 303
         result(page, answer.headers["location"], "The request is done")
-    assert control.asked == [(what, "before")]
+    assert control.requested == [(what, "before")]
 
 
 @pytest.mark.parametrize("what", EVERY)
@@ -212,7 +212,7 @@ def test_form_sent_twice_asks_once(job: FolderBlobs, what: RequestKind) -> None:
     control.go.set()
     text = result(page, address, "The request is done")
     assert "refresh" not in text
-    assert control.asked == [(what, "before")]
+    assert control.requested == [(what, "before")]
     commands = {
         RequestKind.SAVEPOINT: "arcbeam resume /jobs/a/savepoints/before --discard_later_micro_batches",
         # Repeated after a later failure, it must not go back to the savepoint.
@@ -253,7 +253,7 @@ def test_forged_form_does_nothing(job: FolderBlobs, headers: dict[str, str], cha
     other = fields(page.get("/job/a/control/savepoint").text)
     assert page.post("/job/a/control/cancel", data=other, headers=ORIGIN).status_code == 403
     assert page.post("/job/b/control/savepoint", data=other, headers=ORIGIN).status_code == 403
-    assert control.asked == []
+    assert control.requested == []
 
 
 def test_form_of_another_session_does_nothing(job: FolderBlobs) -> None:  # noqa: F811
@@ -264,7 +264,7 @@ def test_form_of_another_session_does_nothing(job: FolderBlobs) -> None:  # noqa
     form = fields(mine.get("/job/a/control/cancel").text)
     other = TestClient(app, base_url=BASE, follow_redirects=False)
     assert other.post("/job/a/control/cancel", data=form, headers=ORIGIN).status_code == 401
-    assert control.asked == []
+    assert control.requested == []
 
 
 def test_requests_fit_the_state(job: FolderBlobs) -> None:  # noqa: F811
@@ -356,10 +356,10 @@ def test_request_to_folder_is_answered_by_its_driver(job: FolderBlobs) -> None: 
     form = fields(page.get(f"/job/{listed.id}/control/savepoint").text) | {"name": "before"}
     address = page.post(f"/job/{listed.id}/control/savepoint", data=form, headers=ORIGIN).headers["location"]
     (waiting, *_) = until(lambda: requests.waiting(job), "the request")
-    asked = requests.read(job, waiting)
-    assert asked is not None
-    assert (asked.what, asked.savepoint) == (RequestKind.SAVEPOINT, "before")
-    requests.answer(job, asked.id, Answer(AnswerKind.REFUSED, "it has no state"))
+    requested = requests.read(job, waiting)
+    assert requested is not None
+    assert (requested.what, requested.savepoint) == (RequestKind.SAVEPOINT, "before")
+    requests.answer(job, requested.id, Answer(AnswerKind.REFUSED, "it has no state"))
     assert "it has no state" in result(page, address, "The request is refused")
 
 

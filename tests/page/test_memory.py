@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from arcbeam.page.memory import Kept, Memory
+from arcbeam.page.memory import Memory, RecentReads
 from arcbeam.page.sources import Listed
 from arcbeam.page.states import is_live
 from tests.page import samples
@@ -88,7 +88,7 @@ def test_large_things_are_kept_for_few_jobs_and_some_time() -> None:
         reads.append(id)
         return id
 
-    kept = Kept(read, 20.0, 2, lambda: seconds[0])
+    kept = RecentReads(read, 20.0, 2, lambda: seconds[0])
     for at in (0.0, 19.0, 20.0, 21.0):
         seconds[0] = at
         assert kept.get("a") == "a"

@@ -28,12 +28,12 @@ class Sampled(samples.Jobs):
 
     def __init__(self, refusal: str = "", **changes: Any) -> None:
         super().__init__(Listed("a", "/a", samples.status(3, samples.now(), **changes)))
-        self.asked: list[tuple[str, str]] = []
+        self.requested: list[tuple[str, str]] = []
         self.go, self._refusal = threading.Event(), refusal
 
     @override
     def sample(self, id: str, stage: str, seconds: float) -> Sequence[Record]:
-        self.asked.append((id, stage))
+        self.requested.append((id, stage))
         assert self.go.wait(10)
         if self._refusal:
             raise RequestRefusedError(self._refusal, "start it with --page_samples")
@@ -59,7 +59,7 @@ def test_elements_are_shown_when_they_are_there() -> None:
     version = waiting.partition('data-version="')[2].partition('"')[0]
     jobs.go.set()
     text = result(page, address, "Take samples again")
-    assert jobs.asked == [("a", jobs.found["a"].status.stages[1].stage)]  # type: ignore[union-attr]
+    assert jobs.requested == [("a", jobs.found["a"].status.stages[1].stage)]  # type: ignore[union-attr]
     assert "<script" not in text.partition("<main>")[2]
     assert "&lt;script&gt;" in text
     for words in ("1970-01-01 00:01:39.000Z", "GlobalWindow", "on time, number 0", "with element <code>7</code>"):
@@ -86,7 +86,7 @@ def test_forged_forms_and_unknown_stages_do_nothing() -> None:
     assert page.post(AT.replace("/1/", "/0/"), data=form, headers=ORIGIN).status_code == 403
     assert page.post(AT.replace("/1/", "/9/"), data=form, headers=ORIGIN).status_code == 404
     assert page.get(f"{AT}/none").status_code == 404
-    assert jobs.asked == []
+    assert jobs.requested == []
 
 
 def test_job_that_has_ended_offers_none() -> None:

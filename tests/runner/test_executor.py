@@ -125,9 +125,11 @@ def test_sdk_workers_get_options_of_job(monkeypatch: pytest.MonkeyPatch, environ
     address, pool = BeamFnExternalWorkerPoolServicer.start()
     p = beam.Pipeline()
     _ = p | beam.Create([1]) | beam.Map(str)
-    asked = PipelineOptions([f"--environment_type={environment}", f"--environment_config={address}"])
-    default = ExternalEnvironment.from_options(asked.view_as(PortableOptions)) if environment == "EXTERNAL" else None
-    pipeline = pipeline_proto(p, asked, default).SerializeToString()
+    requested = PipelineOptions([f"--environment_type={environment}", f"--environment_config={address}"])
+    default = (
+        ExternalEnvironment.from_options(requested.view_as(PortableOptions)) if environment == "EXTERNAL" else None
+    )
+    pipeline = pipeline_proto(p, requested, default).SerializeToString()
     options = {"environment_type": environment, "shards": 3, "words": "to be"}
     submission = Submission("j-1", "job", pipeline, options, defaults=frozenset({"shards"}))
     assert SparkExecutor().run(submission, Recorded()) is JobState.DONE

@@ -292,7 +292,7 @@ def test_sources_side_inputs_and_sinks_can_be_added(tmp_path: Path) -> None:
     assert result.wait_until_finish() == "DONE"
     twice = [(start, key, sorted(numbers * 2)) for start, key, numbers in _panes(10, 35)]
     assert sorted(noted(windows)) == [*_panes(0, 10), *twice], "no source is read again"
-    lines = [line for file in (tmp_path / "told").iterdir() for line in file.read_text().splitlines()]
+    lines = [line for file in (tmp_path / "reported").iterdir() for line in file.read_text().splitlines()]
     words = ("zero", "one", "two")
     assert sorted(lines) == sorted(f"{words[key]} {numbers}" for start, key, numbers in twice if start >= 20)
 

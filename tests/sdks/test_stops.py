@@ -272,8 +272,8 @@ def test_restarted_server_waits_for_pool(programs: Programs, pool: Pool, tmp_pat
         server = JobServer(settings, SparkExecutor)
         job.endpoint = server.endpoint
         with grpc.insecure_channel(server.endpoint) as channel:
-            asked = job_pb.JobMessagesRequest(job_id=job.id())
-            reported = job_grpc.JobServiceStub(channel).GetMessageStream(asked, timeout=60)
+            requested = job_pb.JobMessagesRequest(job_id=job.id())
+            reported = job_grpc.JobServiceStub(channel).GetMessageStream(requested, timeout=60)
             assert any("cannot be reached" in each.message_response.message_text for each in reported)
         pool.start()
         job.allow(_END)

@@ -176,7 +176,7 @@ class Served:
         """Return the end of its log."""
         return self._log.read_text(errors="replace")[-8000:] if self._log.exists() else ""
 
-    def asked(self, name: str, ask: Callable[[Any, str], Any]) -> Any:
+    def requested(self, name: str, ask: Callable[[Any, str], Any]) -> Any:
         """Ask the server about the job of a name; return None if it does not know it, or does not answer."""
         with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(self.endpoint) as channel:
             stub = job_grpc.JobServiceStub(channel)
@@ -187,7 +187,9 @@ class Served:
 
     def state(self, name: str) -> str:
         """Return the state of a job; "" if it is not known."""
-        found = self.asked(name, lambda stub, id: stub.GetState(job_pb.GetJobStateRequest(job_id=id), timeout=10).state)
+        found = self.requested(
+            name, lambda stub, id: stub.GetState(job_pb.GetJobStateRequest(job_id=id), timeout=10).state
+        )
         return job_pb.JobState.Enum.Name(found) if found is not None else ""
 
     def messages(self, name: str) -> str:
@@ -197,7 +199,7 @@ class Served:
             stream = stub.GetMessageStream(job_pb.JobMessagesRequest(job_id=id), timeout=30)
             return "\n".join(each.message_response.message_text for each in stream)
 
-        return self.asked(name, read) or ""
+        return self.requested(name, read) or ""
 
     def processes(self) -> dict[int, str]:
         """Return the processes of the server and of its jobs, with their command lines."""

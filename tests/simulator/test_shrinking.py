@@ -48,7 +48,7 @@ def test_shrinking_respects_limit_of_tries() -> None:
     assert len(played) == 7
 
 
-def test_failing_seed_prints_its_story(capsys) -> None:
+def test_failing_seed_prints_its_event_log(capsys) -> None:
     with MUTATIONS["a residual kept twice"]():
         assert main(["--seeds", "5..5"]) == 1
     printed = capsys.readouterr().out

@@ -75,7 +75,7 @@ def test_notable_event_happens(what: str, happened: Counter[str]) -> None:
 
 
 def test_seed_is_reproducible() -> None:
-    stories = [_story(scenario_of(7)) for _ in range(2)]
+    stories = [_event_log(scenario_of(7)) for _ in range(2)]
     assert stories[0] == stories[1]
 
 
@@ -83,7 +83,7 @@ def test_driver_may_die_in_a_micro_batch_that_has_waited() -> None:
     assert failure_of(scenario_of(1420)) is None
 
 
-def _story(scenario: Scenario) -> list[str]:
+def _event_log(scenario: Scenario) -> list[str]:
     world = played(scenario)
     assert isinstance(world, World)
     return world.event_log

@@ -75,7 +75,7 @@ def test_default_store_has_no_fault() -> None:
 
 @pytest.mark.parametrize("fault", ["silent", "late"])
 def test_same_seed_gives_same_faults(fault: str) -> None:
-    def story(seed: int) -> list[str]:
+    def event_log(seed: int) -> list[str]:
         blobs = UnreliableBlobs(MemoryBlobs(), 0, Faults(**{fault: 0.5}))
         blobs.reseed(seed)
         for i in range(40):
@@ -85,7 +85,7 @@ def test_same_seed_gives_same_faults(fault: str) -> None:
                 continue
         return blobs.calls
 
-    assert story(3) == story(3) != story(4)
+    assert event_log(3) == event_log(3) != event_log(4)
 
 
 @pytest.mark.parametrize(

@@ -162,10 +162,10 @@ def test_requested_exchange_is_kept() -> None:
         _ = flattened(p) | "Asked" >> beam.Reshuffle() | beam.GroupByKey() | "G" >> beam.Map(print)
 
     plan = plan_of(build)
-    (asked,) = _passing_on(plan)
-    assert asked.source is not None
-    assert plan.channels[asked.source].routing is Routing.SPREAD
-    assert [plan.channels[sink].routing for sink in asked.sinks] == [Routing.GROUPED]
+    (requested,) = _passing_on(plan)
+    assert requested.source is not None
+    assert plan.channels[requested.source].routing is Routing.SPREAD
+    assert [plan.channels[sink].routing for sink in requested.sinks] == [Routing.GROUPED]
 
 
 def _passing_on(plan: Plan) -> list[Stage]:

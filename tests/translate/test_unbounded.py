@@ -36,8 +36,8 @@ class Counting(beam.DoFn):
 
 def warned(build: Any, source: Any = None, bounded: bool = False) -> tuple[str, ...]:
     p = beam.Pipeline(options=PipelineOptions(["--allow_unsafe_triggers"]))
-    came = p | source if source else p | beam.Create([0]) | "Feed" >> beam.ParDo(Feed())
-    build(came | beam.Map(lambda e: e).with_output_types(tuple[str, int]))
+    arrived = p | source if source else p | beam.Create([0]) | "Feed" >> beam.ParDo(Feed())
+    build(arrived | beam.Map(lambda e: e).with_output_types(tuple[str, int]))
     return translate(ParsedPipeline(pipeline_proto(p)), bounded=bounded).warnings
 
 
@@ -46,13 +46,13 @@ FIRING = {"accumulation_mode": trigger.AccumulationMode.DISCARDING}
 
 @pytest.mark.contract("WM-08")
 def test_grouping_without_firing_and_uncleared_state_are_warned_about() -> None:
-    (text,) = warned(lambda came: came | "Together" >> beam.GroupByKey())
+    (text,) = warned(lambda arrived: arrived | "Together" >> beam.GroupByKey())
     check_message("unbounded-grouping-never-fires", text)
     after_end = trigger.AfterWatermark(late=trigger.AfterCount(1))
     windowed = beam.WindowInto(window.GlobalWindows(), trigger=after_end, **FIRING)
-    (text,) = warned(lambda came: came | windowed | "Totals" >> beam.CombinePerKey(sum))
+    (text,) = warned(lambda arrived: arrived | windowed | "Totals" >> beam.CombinePerKey(sum))
     assert text.partition(" ")[0] == "'Totals/GroupByKey'"
-    (text,) = warned(lambda came: came | "Count" >> beam.ParDo(Counting()))
+    (text,) = warned(lambda arrived: arrived | "Count" >> beam.ParDo(Counting()))
     check_message("unbounded-state-never-cleared", text)
 
 
@@ -60,31 +60,31 @@ def test_state_of_shards_is_not_warned_about() -> None:
     pytest.importorskip("confluent_kafka")
     pairs = beam.Map(lambda pair: (b"k", b"v"))
     write = WriteToKafka({"bootstrap.servers": "localhost:9"}, "t", staging="/staging")
-    assert warned(lambda came: came | "Pairs" >> pairs | write) == ()
+    assert warned(lambda arrived: arrived | "Pairs" >> pairs | write) == ()
 
 
 @pytest.mark.contract("WM-08")
 def test_each_transform_is_warned_about_once() -> None:
-    def build(came: Any) -> None:
-        came | "one" >> beam.GroupByKey()
-        came | "two" >> beam.GroupByKey()
-        came | "three" >> beam.ParDo(Counting())
+    def build(arrived: Any) -> None:
+        arrived | "one" >> beam.GroupByKey()
+        arrived | "two" >> beam.GroupByKey()
+        arrived | "three" >> beam.ParDo(Counting())
 
     assert [text.split()[0] for text in warned(build)] == ["'one'", "'three'", "'two'"]
 
 
-def twice(came: Any) -> Any:
-    totals = came | OutputMode.complete() | beam.CombinePerKey(sum)
+def twice(arrived: Any) -> Any:
+    totals = arrived | OutputMode.complete() | beam.CombinePerKey(sum)
     return totals | "again" >> beam.GroupByKey()
 
 
 FINE: dict[str, Any] = {
-    "windows": lambda came: came | beam.WindowInto(window.FixedWindows(1)) | beam.GroupByKey(),
-    "sessions": lambda came: came | beam.WindowInto(window.Sessions(1)) | beam.ParDo(Counting()),
+    "windows": lambda arrived: arrived | beam.WindowInto(window.FixedWindows(1)) | beam.GroupByKey(),
+    "sessions": lambda arrived: arrived | beam.WindowInto(window.Sessions(1)) | beam.ParDo(Counting()),
     "a trigger and its continuation": twice,
-    "timers": lambda came: came | DeduplicateWithinWatermark(5),
-    "an exchange": lambda came: came | beam.Reshuffle(),
-    "no state": lambda came: came | beam.MapTuple(lambda _, v: v),
+    "timers": lambda arrived: arrived | DeduplicateWithinWatermark(5),
+    "an exchange": lambda arrived: arrived | beam.Reshuffle(),
+    "no state": lambda arrived: arrived | beam.MapTuple(lambda _, v: v),
 }
 
 
@@ -95,7 +95,7 @@ def test_ending_or_firing_grouping_is_not_warned_about(fine: str) -> None:
 
 
 def test_bounded_input_is_not_warned_about() -> None:
-    assert warned(lambda came: came | beam.GroupByKey(), source=beam.Create([("k", 1)])) == ()
-    assert warned(lambda came: came | beam.GroupByKey(), source=beam.Create([("k", 1)]), bounded=True) == ()
+    assert warned(lambda arrived: arrived | beam.GroupByKey(), source=beam.Create([("k", 1)])) == ()
+    assert warned(lambda arrived: arrived | beam.GroupByKey(), source=beam.Create([("k", 1)]), bounded=True) == ()
     script = test_stream.TestStream().add_elements([("k", 1)])
-    assert warned(lambda came: came | beam.GroupByKey(), source=script) == ()
+    assert warned(lambda arrived: arrived | beam.GroupByKey(), source=script) == ()

@@ -81,7 +81,7 @@ class Demo:
         self._broker, self._output, self._pairs, self._seconds = broker, output, pairs, seconds
         self._arguments, self._job = arguments, output / "job"
         self._wanted: defaultdict[bytes, list[bytes]] = defaultdict(list)
-        self._began = self._told = 0.0
+        self._began = self._reported = 0.0
         self._produced, self._shown = 0, (0, 0)
 
     def run(self) -> bool:
@@ -124,7 +124,11 @@ class Demo:
                     last = time.monotonic()
                 if driver.poll() is not None or time.monotonic() - last > _PATIENCE:
                     raise SystemExit(f"the job has ended, or writes nothing: see {self._output}/*.log")
-                if self._began and time.monotonic() - self._told > 1 and self._shown != (watcher.seen, self._produced):
+                if (
+                    self._began
+                    and time.monotonic() - self._reported > 1
+                    and self._shown != (watcher.seen, self._produced)
+                ):
                     self._line(watcher)
 
     @contextlib.contextmanager
@@ -171,7 +175,7 @@ class Demo:
 
     def _line(self, watcher: Watcher, event: str = "") -> None:
         """Print how far it is."""
-        self._told, self._shown = time.monotonic(), (watcher.seen, self._produced)
+        self._reported, self._shown = time.monotonic(), (watcher.seen, self._produced)
         full = watcher.seen * _BAR // len(self._pairs)
         sent = self._produced * _BAR // len(self._pairs)
         bar = "#" * full + "-" * (sent - full) + " " * (_BAR - max(sent, full))

@@ -207,22 +207,22 @@ def _align(rows: Sequence[Sequence[_Box]], gap: float) -> None:
         for row in rows if sweep % 2 == 0 else reversed(rows):
             # The last sweeps look both ways, which balances a box between what is above and what is below.
             both = sweep >= _SWEEPS
-            wishes = []
+            wanted = []
             for box in row:
                 ends = [(line.upper.x, line.weight) for line in box.ins] if both or sweep % 2 == 0 else []
                 ends += [(line.lower.x, line.weight) for line in box.outs] if both or sweep % 2 else []
                 weight = sum(weight for _, weight in ends)
-                wishes.append((sum(x * w for x, w in ends) / weight, weight) if ends else (box.x, 0.1))
-            _settle(row, gap, wishes)
+                wanted.append((sum(x * w for x, w in ends) / weight, weight) if ends else (box.x, 0.1))
+            _settle(row, gap, wanted)
 
 
-def _settle(row: Sequence[_Box], gap: float, wishes: Sequence[tuple[float, float]]) -> None:
+def _settle(row: Sequence[_Box], gap: float, wanted: Sequence[tuple[float, float]]) -> None:
     """Set the centres with least weighted squares from the wishes, in order and `gap` apart (adjacent violators)."""
     offsets = [0.0]
     for left, right in itertools.pairwise(row):
         offsets.append(offsets[-1] + (left.width + right.width) / 2 + (gap if left.name and right.name else 0.0))
     blocks: list[tuple[float, float, int]] = []  # (mean, weight, boxes)
-    for (x, weight), offset in zip(wishes, offsets, strict=True):
+    for (x, weight), offset in zip(wanted, offsets, strict=True):
         mean, count = x - offset, 1
         while blocks and blocks[-1][0] >= mean:
             above, heavy, many = blocks.pop()

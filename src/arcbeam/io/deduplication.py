@@ -17,7 +17,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
 from arcbeam.io.fields import fields_of, type_of_field
-from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, fired_at, forget_timer, is_over
+from arcbeam.io.forgetting import BEGINNING, ELEMENTS_MAX, between, fire_at, fired_at, forget_timer, is_over
 from arcbeam.io.spans import micros_of
 from arcbeam.model import texts
 
@@ -125,7 +125,7 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             fires = fire_at(forget, at + delay, window)
         last = max(last, at)
         times = [*times, at]
-        if len(times) > MOST:
+        if len(times) > ELEMENTS_MAX:
             for then in times:
                 kept.add((Timestamp(micros=then), True))
             listed, times = last, []

@@ -19,7 +19,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam.sizes import threshold
 
-MOST: Final = threshold(32)
+ELEMENTS_MAX: Final = threshold(32)
 """How many elements of a key its value may hold. The value is written again whenever elements arrive."""
 BEGINNING: Final = -(1 << 63)
 """Before all times, in microseconds."""

@@ -14,7 +14,7 @@ from apache_beam.transforms.userstate import OrderedListStateSpec, ReadModifyWri
 from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
-from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, fired_at, forget_timer, is_over
+from arcbeam.io.forgetting import BEGINNING, ELEMENTS_MAX, between, fire_at, fired_at, forget_timer, is_over
 from arcbeam.io.spans import micros_of
 from arcbeam.io.windowfns import describe
 from arcbeam.model import texts
@@ -180,7 +180,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         # A left element without partners is emitted exactly at its time. All others may wait for the last one.
         if fires is None or (self._outer and until < fires and not is_right and not partners):
             fires = fire_at(forget, until, window)
-        if len(lefts) + len(rights) > MOST:
+        if len(lefts) + len(rights) > ELEMENTS_MAX:
             for then, had, other in lefts:
                 left.add((Timestamp(micros=then), (had, other)))
             for then, other in rights:

@@ -35,7 +35,7 @@ _LOG = logging.getLogger("arcbeam.io")
 
 _EXACT: Final = 4_000_000_000
 """Seconds from 1970 within which a float has a precision of microseconds."""
-_FEW: Final = threshold(16)
+_TIMES_MIN: Final = threshold(16)
 """Fewer times than this are converted faster one by one than in an array."""
 _BEYOND: Final = 1e13
 """Seconds at and beyond which a number cannot be an event time."""
@@ -270,7 +270,7 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     def __init__(self, event_time: EventTime) -> None:
         self._event_time = event_time
-        self._told = False
+        self._reported = False
 
     @override
     def process(self, element: Any) -> Iterator[Any]:
@@ -342,9 +342,9 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
                 f"{what} of an element is {_shown(time)}, a {type(time).__name__}{lacks}; it must be {_TIMES}, within "
                 f"Beam's event time: {_shown(element)}"
             )
-        if micros > _MICROS_MAX and isinstance(time, numbers.Real) and not self._told:
+        if micros > _MICROS_MAX and isinstance(time, numbers.Real) and not self._reported:
             # Not an error: one bad element is what `max_skew` and the like are for.
-            self._told = True
+            self._reported = True
             _LOG.warning(
                 "%s of an element is %s seconds, which is after the year 9999. Is it in milliseconds or a smaller "
                 "unit? "
@@ -358,7 +358,7 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
 def _of_floats(seconds: list[float]) -> list[int]:
     """Convert to microseconds; return [] if one of the values lacks that precision or is not a number."""
-    if len(seconds) < _FEW:
+    if len(seconds) < _TIMES_MIN:
         times = [int(time * 1_000_000) for time in seconds if -_EXACT < time < _EXACT]
         return times if len(times) == len(seconds) else []
     column = np.array(seconds)

@@ -248,7 +248,7 @@ class SigtermWatch:
             self._give_back()
         return job.id in self._seen
 
-    def await_told(self) -> None:
+    def await_notice(self) -> None:
         """Wait until all jobs have ended that a signal is ending: an earlier exit would interrupt them.
 
         The wait is limited by the time that they may take.
@@ -276,7 +276,7 @@ class SigtermWatch:
         if not live:
             # They have ended meanwhile: the signal is for the process, as usual.
             os.kill(os.getpid(), number)
-        # All ids first: `await_told` for the first job must see the others.
+        # All ids first: `await_notice` for the first job must see the others.
         self._seen.update(job.id for job in live)
         for job in live:
             if (again := self._again.get(job.id)) is not None:

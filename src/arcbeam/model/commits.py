@@ -42,16 +42,16 @@ def renaming(name: str, new: str) -> str:
     return f"rename {name} {new}"
 
 
-def name_change(wish: str) -> tuple[str, str]:
+def name_change(change: str) -> tuple[str, str]:
     """Return the change of names that a request means: a name for a micro-batch, a `deletion` or a `renaming`.
 
     Returns:
         The deleted name, and the name that a micro-batch gets; "" for none.
     """
     # Names have no spaces. So code that only passes names on to a commit handles all three.
-    match wish.split(" "):
+    match change.split(" "):
         case ["delete", name]:
             return name, ""
         case ["rename", name, new]:
             return name, new
-    return "", wish
+    return "", change

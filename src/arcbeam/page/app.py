@@ -32,7 +32,7 @@ from arcbeam.page.control import ControlPages, links
 from arcbeam.page.exposition import CONTENT_TYPE, exposition
 from arcbeam.page.graph import Graph, graph_of
 from arcbeam.page.live import Board, Rendered, Shown, View, updates
-from arcbeam.page.memory import Kept
+from arcbeam.page.memory import RecentReads
 from arcbeam.page.samplepages import SamplePages
 from arcbeam.page.sources import HISTORIES, HISTORY_SECONDS, Listed, Source
 from arcbeam.page.states import BatchRow
@@ -111,7 +111,7 @@ class Pages:
         }
         self._templates.filters |= {"shortened": views.shortened, "timed": markup.timed}
         self._newest = Newest()
-        self._details = Kept(source.details, DETAILS_SECONDS, HISTORIES)
+        self._details = RecentReads(source.details, DETAILS_SECONDS, HISTORIES)
         self._ended: dict[str, tuple[Listed, JobRow]] = {}
         self._graphs: dict[str, tuple[tuple[Record, Record], Graph | None]] = {}
 

@@ -340,7 +340,7 @@ class ControlPages:
     def confirmation(self, request: Request) -> Shown:
         """Return what a request does, and its form. Changes nothing."""
         found = self._source.job(request.path_params["id"])
-        what = _asked(request)
+        what = _requested(request)
         if found is None or what is None:
             return missing("There is no such job or request here.")
         number = self._operations.new()
@@ -363,7 +363,7 @@ class ControlPages:
 
     async def begin(self, request: Request) -> Response:
         """Begin the request of a form of this page, and lead to its result."""
-        form, what, id = await form_of(request), _asked(request), request.path_params["id"]
+        form, what, id = await form_of(request), _requested(request), request.path_params["id"]
         number = form.get("number", "")
         if what is None or not self._tokens.holds(form.get("form_token", ""), request, id, what, number):
             return PlainTextResponse(FOREIGN, 403)
@@ -456,6 +456,6 @@ def missing(what: str) -> Shown:
     return Shown("missing.html", False, {"what": what, "error": ""}, 404)
 
 
-def _asked(request: Request) -> RequestKind | None:
+def _requested(request: Request) -> RequestKind | None:
     what = request.path_params["what"]
     return RequestKind(what) if what in CONSEQUENCES else None

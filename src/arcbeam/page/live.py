@@ -31,7 +31,7 @@ HEARTBEAT_SECONDS: Final = 2.0
 """A browser that gets nothing for 5 s says that there is no contact."""
 _SHARE: Final = 0.003
 """The most of a core that rendering takes for all who see one address: large pages are updated less often."""
-_LONGEST: Final = 5.0
+_UPDATE_SECONDS_MAX: Final = 5.0
 """Seconds. But no page is updated less often than that: it may have to say that a driver is silent."""
 _PAGES: Final = 64
 """How many rendered pages are kept."""
@@ -176,7 +176,7 @@ class Board:
 
 def _pause(cost: float) -> float:
     # A little less than the rhythm of the streams, so that none of them misses a turn.
-    return min(max(UPDATE_SECONDS, cost / _SHARE), _LONGEST) - 0.1
+    return min(max(UPDATE_SECONDS, cost / _SHARE), _UPDATE_SECONDS_MAX) - 0.1
 
 
 class Stream:

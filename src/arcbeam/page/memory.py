@@ -23,7 +23,7 @@ _AGAIN: Final = 5
 """In a second, at most this many of the ended jobs of a list are read again, a minute after the last time."""
 _SHARE: Final = 0.2
 """The most of a core that reading the running jobs of a list takes: many large ones are read less often."""
-_PATIENCE: Final = 10
+_PAUSE_FACTOR: Final = 10
 """While there are jobs that were never read, the others are read again after this many times as long."""
 _FIRST: Final = 3
 _WAIT_SECONDS: Final = 0.1
@@ -93,7 +93,7 @@ class Memory(Generic[T]):
         now = self._seconds()
         pause = max(_RUNNING_SECONDS, sum(self._costs.values()) / _SHARE)
         # First all jobs have to be known.
-        pause *= _PATIENCE if self.unread() else 1
+        pause *= _PAUSE_FACTOR if self.unread() else 1
         for known, age in ((self._running, pause), (self._over, _AGAIN_SECONDS)):
             for id, at in known.items():
                 if now - at < age or (known is self._over and not self._may_repeat(now)):
@@ -143,7 +143,7 @@ class Memory(Generic[T]):
             self._reader = None
 
 
-class Kept(Generic[T]):
+class RecentReads(Generic[T]):
     """What was read of some jobs most recently. Callable from several threads.
 
     Args:

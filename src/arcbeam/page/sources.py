@@ -18,7 +18,7 @@ from typing_extensions import override
 from arcbeam.console.progressline import BatchProgress
 from arcbeam.errors import ArcbeamError, RequestRefusedError
 from arcbeam.options import with_defaults
-from arcbeam.page.memory import Kept, Memory
+from arcbeam.page.memory import Memory, RecentReads
 from arcbeam.secrets import MASK
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import jobgraphs
@@ -193,9 +193,9 @@ class FolderSource(Source):
         # The folder's name may have characters that an address must not have.
         self._folders = {hashlib.sha256(str(blobs).encode()).hexdigest()[:12]: blobs for blobs in folders}
         self._memory = Memory(list(self._folders), self._read, _is_over)
-        self._histories = Kept(lambda id: readable(shown_history, self._folders[id]), HISTORY_SECONDS, HISTORIES)
-        self._plans = Kept(lambda id: readable(plan_in, self._folders[id]), PLAN_SECONDS, HISTORIES)
-        self._tasks = Kept(lambda id: readable(tasks_in, self._folders[id]), PLAN_SECONDS, HISTORIES)
+        self._histories = RecentReads(lambda id: readable(shown_history, self._folders[id]), HISTORY_SECONDS, HISTORIES)
+        self._plans = RecentReads(lambda id: readable(plan_in, self._folders[id]), PLAN_SECONDS, HISTORIES)
+        self._tasks = RecentReads(lambda id: readable(tasks_in, self._folders[id]), PLAN_SECONDS, HISTORIES)
 
     @override
     def jobs(self) -> Iterator[Listed]:

@@ -38,7 +38,7 @@ _AHEAD: Final = 60.0
 """Seconds. Only a watermark that is farther ahead of the clock is shown as ahead: clocks of hosts differ."""
 _STEADY: Final = 1e-4
 """A backlog that falls by a smaller share in a second does not fall."""
-_LONGEST_LINE: Final = 160
+_LINE_CHARACTERS_MAX: Final = 160
 """Characters."""
 _MINUTES: Final = len("2026-01-05 10:00")
 
@@ -246,7 +246,7 @@ def _why(stage: StageStatus, waits: Sequence[tuple[Cause, bool]]) -> tuple[Cell,
 def shortened(text: str) -> str:
     """Return the beginning of a text that fits into a line or two."""
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
+    return line if len(line) <= _LINE_CHARACTERS_MAX else line[: _LINE_CHARACTERS_MAX - 1] + "…"
 
 
 def _count(elements: int, rate: float | None, total: int) -> Cell:

@@ -102,7 +102,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
             UNAWAITED.give_up(self)
         signalled = self._ended.is_set() and SIGTERMS.ended(self._job)
         if signalled and self._state in (PipelineState.STOPPED, PipelineState.CANCELLED):
-            SIGTERMS.await_told()
+            SIGTERMS.await_notice()
             raise SystemExit(TERMINATED)
         if self._error is not None and self._state != PipelineState.CANCELLED:
             if isinstance(self._error, UserCodeError):

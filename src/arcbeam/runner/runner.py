@@ -114,10 +114,10 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
 
 def _check_environment(options: PipelineOptions) -> None:
     """Refuse another environment than the embedded one: this runner would not use it."""
-    asked = options.view_as(PortableOptions).environment_type
-    if asked not in (None, EMBEDDED_PYTHON):
+    kind = options.view_as(PortableOptions).environment_type
+    if kind not in (None, EMBEDDED_PYTHON):
         raise InvalidPipelineError(
-            f"--environment_type={asked} is for job servers; ArcbeamRunner runs user code in Spark's Python workers",
+            f"--environment_type={kind} is for job servers; ArcbeamRunner runs user code in Spark's Python workers",
             "omit it, or submit with --runner=PortableRunner to a job server: arcbeam serve",
         )
 

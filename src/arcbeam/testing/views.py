@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 
 _BLOCK = 512
-_FEW = 8
+_BLOCKS_MAX = 8
 
 
 class MemoryView:
@@ -105,7 +105,7 @@ class MemoryView:
     def _arrange(self) -> None:
         """Move fresh keys into blocks: few keys one by one, many by sorting all."""
         fresh, self._fresh = self._fresh, []
-        if len(fresh) > _FEW + len(self._blocks) * 16:
+        if len(fresh) > _BLOCKS_MAX + len(self._blocks) * 16:
             keys = sorted(self._rows)
             self._blocks = [keys[i : i + _BLOCK] for i in range(0, len(keys), _BLOCK)]
             self._lasts = [block[-1] for block in self._blocks]

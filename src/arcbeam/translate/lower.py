@@ -300,9 +300,9 @@ class _Lowering:
 
     def _passed_on(self, stage: ParsedStage) -> list[str]:
         """Return names for a stage without transforms of its own: its input and the exchange that it writes to."""
-        came = [] if stage.read is None else [self._name(stage.read_pcoll)]
+        arrived = [] if stage.read is None else [self._name(stage.read_pcoll)]
         exchanges = [t for t in stage.writes if t.proto.spec.payload.startswith((b"group:", b"spread:"))]
-        return came + [t.name.removesuffix("/Write") for t in exchanges]
+        return arrived + [t.name.removesuffix("/Write") for t in exchanges]
 
     def _name(self, pcoll: str) -> str:
         return describe.pcollection(self._components.pcollections[pcoll].unique_name or pcoll)

@@ -45,7 +45,7 @@ class JobWorld(RuleBasedStateMachine):
         self.owes = False  # the next driver publishes
         self.ended = self.broken_off = False
         self.runs: set[tuple[int, int]] = set()
-        self.asked: set[str] = set()
+        self.requested: set[str] = set()
         self.made: set[str] = set()
 
     @initialize(flags=st.sampled_from(["", " fresh", " draining", " unpublished"]))
@@ -103,7 +103,7 @@ class JobWorld(RuleBasedStateMachine):
                     self.ended = True
                     assert (state in (EndState.CANCELLED, EndState.FAILED)) == self.broken_off
                     warned = "\n".join(self.driver.warnings)
-                    assert all(name in self.made or repr(name) in warned for name in self.asked), "lost silently"
+                    assert all(name in self.made or repr(name) in warned for name in self.requested), "lost silently"
                     assert not any(f"savepoint {name!r} is not made" in warned for name in self.made)
                     assert self.broken_off or self.owes or not self.unpublished
                     if state is EndState.STOPPED:
@@ -224,8 +224,8 @@ class JobWorld(RuleBasedStateMachine):
         if what == "late":
             self.say("late 1.99")
             return
-        name = f"{what}-{len(self.asked)}"
-        self.asked.add(name)
+        name = f"{what}-{len(self.requested)}"
+        self.requested.add(name)
         self.say(f"{what} {name}")
 
     @rule(really=st.integers(0, 30))

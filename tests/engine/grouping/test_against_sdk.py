@@ -92,7 +92,7 @@ stories = st.lists(st.tuples(st.lists(st.integers(0, 12), max_size=6), st.intege
 TIMINGS = {PaneInfoTiming.EARLY: Timing.EARLY, PaneInfoTiming.ON_TIME: Timing.ON_TIME, PaneInfoTiming.LATE: Timing.LATE}
 
 
-def told_to_sdk(windowing: Windowing, story: list[Any]) -> dict[Any, list[Any]]:
+def told_to_sdk(windowing: Windowing, event_log: list[Any]) -> dict[Any, list[Any]]:
     driver, state = sdk.GeneralTriggerDriver(windowing, trigger_test.TestClock()), sdk.InMemoryUnmergedState()
     found = defaultdict(list)
     number = 0
@@ -109,7 +109,7 @@ def told_to_sdk(windowing: Windowing, story: list[Any]) -> dict[Any, list[Any]]:
 
     watermark = 0
     take(driver.process_elements(state, [], SDK_MIN, SDK_MIN))
-    for ahead, by in story:
+    for ahead, by in event_log:
         for time in ahead:
             at = SdkTimestamp(watermark + time)
             windows = tuple(windowfn.assign(windowfn.AssignContext(at)))
@@ -124,11 +124,11 @@ def told_to_sdk(windowing: Windowing, story: list[Any]) -> dict[Any, list[Any]]:
     return found
 
 
-def told_to_us(strategy: Strategy, windowfn: Any, story: list[Any]) -> dict[Any, list[Any]]:
+def told_to_us(strategy: Strategy, windowfn: Any, event_log: list[Any]) -> dict[Any, list[Any]]:
     shard = Shard(strategy, windowfn)
     shard.advance(0)
     number = 0
-    for ahead, by in story:
+    for ahead, by in event_log:
         times = [shard.watermark + time * SECOND for time in ahead]
         shard.add(times, values=[str(n).encode() for n in range(number, number + len(times))])
         number += len(times)
@@ -143,10 +143,10 @@ def told_to_us(strategy: Strategy, windowfn: Any, story: list[Any]) -> dict[Any,
 
 @pytest.mark.contract("ENG-11")
 @settings(max_examples=300, deadline=None)
-@given(fns=windowfns, pair=pairs, accumulating=st.booleans(), story=stories)
-def test_panes_equal_those_of_the_sdk(fns: Any, pair: Any, accumulating: bool, story: list[Any]) -> None:
+@given(fns=windowfns, pair=pairs, accumulating=st.booleans(), event_log=stories)
+def test_panes_equal_those_of_the_sdk(fns: Any, pair: Any, accumulating: bool, event_log: list[Any]) -> None:
     mode = sdk.AccumulationMode.ACCUMULATING if accumulating else sdk.AccumulationMode.DISCARDING
-    theirs = told_to_sdk(Windowing(fns[0], pair[0], mode, allowed_lateness=10**6), story)
+    theirs = told_to_sdk(Windowing(fns[0], pair[0], mode, allowed_lateness=10**6), event_log)
     strategy = Strategy(
         trigger=pair[1],
         merging=SessionMerging() if isinstance(fns[1], Sessions) else None,
@@ -154,7 +154,7 @@ def test_panes_equal_those_of_the_sdk(fns: Any, pair: Any, accumulating: bool, s
         pane_time=PaneTime.END_OF_WINDOW,
         lateness=_s(10**6),
     )
-    ours = told_to_us(strategy, fns[1], story)
+    ours = told_to_us(strategy, fns[1], event_log)
 
     def with_news(found: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
         kept: dict[Any, list[Any]] = {}

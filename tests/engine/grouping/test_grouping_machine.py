@@ -53,7 +53,7 @@ class Groupings(RuleBasedStateMachine):
         super().__init__()
         self.shard: Watched
         self.count = 0
-        self.came: Counter[str] = Counter()
+        self.arrived: Counter[str] = Counter()
         self.seen: defaultdict[Any, list[EmitPane]] = defaultdict(list)
         self.put_out: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
@@ -69,7 +69,7 @@ class Groupings(RuleBasedStateMachine):
             name = f"{key.decode()}{self.count}"
             self.count += 1
             values.append(f"{name:.<180}".encode())  # a few of them exceed a record
-            self.came[name] = len(self.shard.windowfn.assign(Timestamp(time)))
+            self.arrived[name] = len(self.shard.windowfn.assign(Timestamp(time)))
         self.shard.add(times, key, values)
 
     @rule(by=st.integers(0, 15))
@@ -104,7 +104,7 @@ class Groupings(RuleBasedStateMachine):
             before = self.seen[pane.key, pane.window]
             last = before[-1] if before else None
             contents, info = Counter(names(pane.contents)), pane.pane
-            assert all(name in self.came and name.startswith(pane.key.decode()) for name in contents)
+            assert all(name in self.arrived and name.startswith(pane.key.decode()) for name in contents)
             assert info.index == len(before)
             assert info.is_first == (not before)
             assert last is None or not last.pane.is_last
@@ -129,7 +129,7 @@ class Groupings(RuleBasedStateMachine):
                 assert isinstance(drop, DropHeld)
                 assert drop.count
         if not strategy.accumulating:
-            assert not (self.put_out + self.lost) - self.came
+            assert not (self.put_out + self.lost) - self.arrived
 
     @invariant()
     def what_is_asked_for(self) -> None:
@@ -152,7 +152,7 @@ class Groupings(RuleBasedStateMachine):
         assert not self.shard.timers
         assert self.shard.output == MAX_TIMESTAMP
         if not self.shard.strategy.accumulating:
-            assert self.put_out + self.lost == self.came
+            assert self.put_out + self.lost == self.arrived
 
 
 TestGroupings = pytest.mark.contract("ENG-01", "ENG-10", "ENG-11")(Groupings.TestCase)
@@ -163,13 +163,13 @@ TestGroupings.settings = settings(max_examples=150, stateful_step_count=20, dead
 @settings(max_examples=150, deadline=None)
 @given(
     grouping=groupings(untimed_triggers),
-    story=st.lists(st.tuples(batches, st.integers(0, 12)), max_size=6),
+    event_log=st.lists(st.tuples(batches, st.integers(0, 12)), max_size=6),
     cuts=st.lists(st.integers(1, 8), min_size=1),
 )
-def test_panes_are_independent_of_cuts(grouping: Any, story: list[Any], cuts: list[int]) -> None:
+def test_panes_are_independent_of_cuts(grouping: Any, event_log: list[Any], cuts: list[int]) -> None:
     whole, pieces = Shard(*grouping), Shard(*grouping)
     count = turn = 0
-    for times, by in story:
+    for times, by in event_log:
         values = [f"{n}".encode() for n in range(count, count + len(times))]
         count += len(times)
         whole.add(times, values=values)

@@ -230,8 +230,8 @@ def test_custom_windows_without_merging() -> None:
     view = MemoryView()
     grouping = Grouping(Strategy(DEFAULT), view)
     large = b"1" * 1000
-    came = [KeyElement(large, Timestamp(1), (one, other)), KeyElement(b"2", Timestamp(2), (other,))]
-    effects = grouping.add(b"k", came, clocks())
+    arrived = [KeyElement(large, Timestamp(1), (one, other)), KeyElement(b"2", Timestamp(2), (other,))]
+    effects = grouping.add(b"k", arrived, clocks())
     timers = [(effect.window, effect.at) for effect in effects if isinstance(effect, SetTimer)]
     assert timers == [(one, 9), (other, 9)]
     found = {}

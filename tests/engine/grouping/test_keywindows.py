@@ -43,13 +43,13 @@ class Memory:
         self.windows = KeyWindows(Rules(strategy), b"k", BEGIN, contents)
 
     def add(self, times: list[int], values: list[bytes]) -> None:
-        came = [
+        arrived = [
             (v, Timestamp(t), self.windowfn.assign(Timestamp(t)), NO_PANE) for v, t in zip(values, times, strict=True)
         ]
         if self.strategy.merging is None:
-            self.windows.add(by_window(came))
+            self.windows.add(by_window(arrived))
         else:
-            self.windows.add_merging([(value, time, window) for value, time, each, _ in came for window in each])
+            self.windows.add_merging([(value, time, window) for value, time, each, _ in arrived for window in each])
 
 
 acts = st.lists(

@@ -24,8 +24,8 @@ def interval(start: int, end: int) -> IntervalWindow:
 windows = st.builds(lambda start, length: interval(start, start + length), st.integers(0, 60), st.integers(1, 8))
 
 
-def by_sdk(came: Iterable[IntervalWindow]) -> set[IntervalWindow]:
-    open = {sdk.IntervalWindow(start, end) for start, end in came}
+def by_sdk(arrived: Iterable[IntervalWindow]) -> set[IntervalWindow]:
+    open = {sdk.IntervalWindow(start, end) for start, end in arrived}
 
     class Context(sdk.WindowFn.MergeContext):  # type: ignore[misc]
         def merge(self, to_be_merged: Any, merge_result: Any) -> None:
@@ -36,26 +36,26 @@ def by_sdk(came: Iterable[IntervalWindow]) -> set[IntervalWindow]:
     return {interval(int(window.start), int(window.end)) for window in open}
 
 
-@given(came=st.lists(windows, max_size=20))
-def test_sessions_equal_those_of_the_sdk(came: list[IntervalWindow]) -> None:
+@given(arrived=st.lists(windows, max_size=20))
+def test_sessions_equal_those_of_the_sdk(arrived: list[IntervalWindow]) -> None:
     active, open = SessionMerging().open([]), set()
-    for window in came:
+    for window in arrived:
         merges = active.insert(window)
         open.add(window)
         for merge in merges:
             assert set(merge.windows) <= open
             open -= set(merge.windows)
             open.add(merge.result)
-    assert open == by_sdk(came)
+    assert open == by_sdk(arrived)
 
 
-@given(came=st.lists(windows, min_size=1, max_size=20))
-def test_joined_windows_equal_merged_windows(came: list[IntervalWindow]) -> None:
-    elements = [(n, Timestamp(window.start), window) for n, window in enumerate(came)]
+@given(arrived=st.lists(windows, min_size=1, max_size=20))
+def test_joined_windows_equal_merged_windows(arrived: list[IntervalWindow]) -> None:
+    elements = [(n, Timestamp(window.start), window) for n, window in enumerate(arrived)]
     joined = SessionMerging().join(elements, MIN_TIMESTAMP)
     assert joined is not None
-    assert {one.window for one in joined} == by_sdk(came)
-    assert sorted(n for one in joined for n in one.values) == list(range(len(came)))
+    assert {one.window for one in joined} == by_sdk(arrived)
+    assert sorted(n for one in joined for n in one.values) == list(range(len(arrived)))
     assert all(one.window.start <= time < one.window.end for one in joined for time in one.times)  # type: ignore[union-attr]
 
 
@@ -65,8 +65,8 @@ def test_ended_windows_are_not_joined() -> None:
     assert SessionMerging().join(elements, Timestamp(8)) is None
 
 
-@given(stored=st.lists(windows, max_size=20), came=windows)
-def test_only_near_sessions_are_read(stored: list[IntervalWindow], came: IntervalWindow) -> None:
+@given(stored=st.lists(windows, max_size=20), arrived=windows)
+def test_only_near_sessions_are_read(stored: list[IntervalWindow], arrived: IntervalWindow) -> None:
     open = sorted(by_sdk(stored), key=lambda window: window.ordered())
     read = []
 
@@ -76,8 +76,8 @@ def test_only_near_sessions_are_read(stored: list[IntervalWindow], came: Interva
                 read.append(window)
                 yield window.ordered(), b"record"
 
-    near = [window for window, _ in SessionMerging().near([came], scan)]
-    assert near == [window for window in open if window.start < came.end and window.end > came.start]
+    near = [window for window, _ in SessionMerging().near([arrived], scan)]
+    assert near == [window for window in open if window.start < arrived.end and window.end > arrived.start]
     assert len(read) <= len(near) + 1
 
 

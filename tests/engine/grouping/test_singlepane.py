@@ -27,7 +27,7 @@ class NoShortWay:
     fire = add
 
 
-class Told(Shard):
+class Reported(Shard):
     """Records all effects."""
 
     def carry_out(self, effects: list[Effect]) -> None:
@@ -35,7 +35,7 @@ class Told(Shard):
         super().carry_out(effects)
 
 
-class Long(Told):
+class Long(Reported):
     """Uses the general code."""
 
     @property
@@ -70,7 +70,7 @@ usual = st.builds(
 @settings(max_examples=300)
 @given(st.one_of(usual, groupings()), acts)
 def test_short_cut_equals_general_code(grouping: tuple[Strategy, Any], acts: list[tuple[Any, ...]]) -> None:
-    shards = [Told(*grouping), Long(*grouping)]
+    shards = [Reported(*grouping), Long(*grouping)]
     for act in [*acts, ("finish",)]:
         for shard in shards:
             do(shard, act)

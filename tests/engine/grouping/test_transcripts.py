@@ -50,7 +50,7 @@ def test_whole_transcript_file_was_played() -> None:
     ],
 )
 def test_each_piece_has_a_transcript(piece: str) -> None:
-    assert any(piece in story for story in STORIES)
+    assert any(piece in event_log for event_log in STORIES)
 
 
 @pytest.mark.contract("ENG-10", "ENG-11")

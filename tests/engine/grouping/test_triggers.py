@@ -26,10 +26,10 @@ def at(now: int, passed: bool = False, ticked: bool = False) -> Moment:
 stories = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 5), st.booleans(), st.booleans()), max_size=12)
 
 
-def lived(trigger: Trigger, story: list[tuple[int, int, bool, bool]], now: int = -20) -> Trigger:
+def lived(trigger: Trigger, event_log: list[tuple[int, int, bool, bool]], now: int = -20) -> Trigger:
     """The trigger after some elements, times and firings."""
     passed = False
-    for count, later, passes, ticked in story:
+    for count, later, passes, ticked in event_log:
         if trigger.finished():
             break
         now, passed = now + later, passed or passes
@@ -40,9 +40,9 @@ def lived(trigger: Trigger, story: list[tuple[int, int, bool, bool]], now: int =
 
 
 @settings(max_examples=200, deadline=None)
-@given(tree=triggers, story=stories, further=stories)
-def test_trigger_continues_from_its_bytes(tree: Trigger, story: list[Any], further: list[Any]) -> None:
-    machine = lived(tree.fresh(), story)
+@given(tree=triggers, event_log=stories, further=stories)
+def test_trigger_continues_from_its_bytes(tree: Trigger, event_log: list[Any], further: list[Any]) -> None:
+    machine = lived(tree.fresh(), event_log)
     again = load(tree, dump(machine))
     assert dump(again) == dump(machine)
     assert again.finished() == machine.finished()
@@ -94,9 +94,9 @@ def test_invalid_state_is_refused(data: bytes) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(tree=triggers, story=stories, passed=st.booleans())
-def test_trigger_with_room_is_not_ready(tree: Trigger, story: list[Any], passed: bool) -> None:
-    machine = lived(tree, story)
+@given(tree=triggers, event_log=stories, passed=st.booleans())
+def test_trigger_with_room_is_not_ready(tree: Trigger, event_log: list[Any], passed: bool) -> None:
+    machine = lived(tree, event_log)
     if machine.finished() or machine.eager():
         return
     moment = at(1000, passed)
@@ -110,9 +110,9 @@ def test_trigger_with_room_is_not_ready(tree: Trigger, story: list[Any], passed:
 
 
 @settings(max_examples=200, deadline=None)
-@given(tree=triggers, story=stories)
-def test_time_matters_only_at_an_alarm(tree: Trigger, story: list[Any]) -> None:
-    machine = lived(tree, story)
+@given(tree=triggers, event_log=stories)
+def test_time_matters_only_at_an_alarm(tree: Trigger, event_log: list[Any]) -> None:
+    machine = lived(tree, event_log)
     if machine.finished():
         return
     moment = at(100)

@@ -140,14 +140,14 @@ def test_bag_that_is_cleared_or_absorbed_spares_lent_entries(monkeypatch: pytest
 
 
 def test_adopted_contents_are_the_next_pane() -> None:
-    view, came = MemoryView(), [b"a", b"b"]
+    view, arrived = MemoryView(), [b"a", b"b"]
     bag = _bag(view, [])
-    bag.adopt(came)
-    assert bag.take(keep=False) is came
-    bag.adopt(came)
+    bag.adopt(arrived)
+    assert bag.take(keep=False) is arrived
+    bag.adopt(arrived)
     bag.add([b"late"])
     assert list(bag.take(keep=True)) == [b"a", b"b", b"late"]
     assert list(bag.take(keep=False)) == [b"a", b"b", b"late"]
-    bag.adopt(came)
+    bag.adopt(arrived)
     bag.store()
     assert list(bag.take(keep=False)) == [b"a", b"b"]

@@ -22,7 +22,7 @@ def _at(time: int, value: bytes = b"", key: bytes = b"k") -> Element:
     return Element(key, b"w", Timestamp(time), value)
 
 
-def _told(next: Element | Fired | None) -> object:
+def _reported(next: Element | Fired | None) -> object:
     match next:
         case Element():
             return (next.time, next.value.decode())
@@ -48,13 +48,13 @@ def test_elements_leave_in_order_of_time(micro_batches: list[tuple], lateness: i
     view = MemoryView()
     ordered = SortedInput(view, 0, Duration(lateness))
     watermark = MIN_TIMESTAMP
-    came: list[Element] = []
+    arrived: list[Element] = []
     out: list[Element] = []
     late: list[Element] = []
     for i, (key, time, advance) in enumerate(micro_batches):
         element = Element(key, b"w\0", Timestamp(time), b"%d" % i, _PANE if i % 2 else NO_PANE)
         if (refused := ordered.add(element, watermark)) is None:
-            came.append(element)
+            arrived.append(element)
         else:
             assert (refused.element, refused.watermark) == (element, watermark)
             late.append(element)
@@ -68,10 +68,10 @@ def test_elements_leave_in_order_of_time(micro_batches: list[tuple], lateness: i
         assert (held.time if held else None) == ordered.next()
     while element := ordered.take(MAX_TIMESTAMP):
         out.append(element)
-    for key in {element.key for element in came}:
-        assert [e for e in out if e.key == key] == sorted((e for e in came if e.key == key), key=lambda e: e.time)
+    for key in {element.key for element in arrived}:
+        assert [e for e in out if e.key == key] == sorted((e for e in arrived if e.key == key), key=lambda e: e.time)
     assert len(out) + len(late) == len(micro_batches)
-    assert len(view) == bool(came)  # the count of arrivals
+    assert len(view) == bool(arrived)  # the count of arrivals
 
 
 @pytest.mark.contract("ENG-04", "ENG-13")
@@ -86,10 +86,10 @@ def test_elements_precede_timers_and_timers_precede_expiration() -> None:
     timers.set(b"k", b"w", EXPIRATION, Timestamp(9), None)
     timers.set(b"k", b"w", "clock", Timestamp(1000), None)
     assert agenda.next(Timestamp(5), Timestamp(999)) is None
-    story = []
+    event_log = []
     while next := agenda.next(Timestamp(10), Timestamp(1000)):
-        story.append(_told(next))
-    assert story == [
+        event_log.append(_reported(next))
+    assert event_log == [
         (5, "element"),
         (6, "event"),
         (7, "element"),
@@ -109,7 +109,7 @@ def test_work_that_is_not_due_waits() -> None:
     timers.set(b"k", b"w", EXPIRATION, Timestamp(3), None)
     timers.set(b"k", b"w", "clock", Timestamp(1000), None)
     assert agenda.next(Timestamp(3), Timestamp(999)) is None
-    assert _told(agenda.next(Timestamp(4), Timestamp(999))) == (3, EXPIRATION)
+    assert _reported(agenda.next(Timestamp(4), Timestamp(999))) == (3, EXPIRATION)
     assert agenda.next(Timestamp(5), Timestamp(999)) is None
 
 
@@ -121,8 +121,8 @@ def test_sorted_stage_waits_for_allowed_lateness() -> None:
     timers.set(b"k", b"w", "event", Timestamp(5), None)
     assert agenda.next(Timestamp(15), Timestamp(0)) is None
     assert ordered.add(_at(5, b"late, but not too late"), Timestamp(15)) is None
-    assert _told(agenda.next(Timestamp(16), Timestamp(0))) == (5, "late, but not too late")
-    assert _told(agenda.next(Timestamp(16), Timestamp(0))) == (5, "event")
+    assert _reported(agenda.next(Timestamp(16), Timestamp(0))) == (5, "late, but not too late")
+    assert _reported(agenda.next(Timestamp(16), Timestamp(0))) == (5, "event")
     refused = ordered.add(_at(5), Timestamp(16))
     assert refused is not None
     assert "in order of time" in refused.reason

@@ -108,13 +108,13 @@ def played(world: Deciding) -> int:
     chance = random.Random(f"{world.seed}/input")
     watermark = now = written = 0
     for _ in range(6):
-        came = []
+        arrived = []
         for _ in range(chance.randrange(12)):
             time = chance.randrange(20)
             window = W if time < 10 else V
-            came.append((chance.choice(KEYS), [(b"%d" % time, Timestamp(time), (window,), NO_PANE)]))
+            arrived.append((chance.choice(KEYS), [(b"%d" % time, Timestamp(time), (window,), NO_PANE)]))
         watermark, now = watermark + chance.randrange(6), now + chance.randrange(6)
-        written += world.run(watermark, came, now).counts.written
+        written += world.run(watermark, arrived, now).counts.written
     return written + world.run(MAX_TIMESTAMP, [], now + 100).counts.written
 
 
@@ -151,9 +151,9 @@ def test_lot_ends_with_the_budget_and_leaves_the_rest() -> None:
     world.decided = lambda key, window, at, what, *more: CallResult(  # type: ignore[method-assign]
         1, [TimerSet(key, window, "event", Timestamp(5), None)] if what == "element" else []
     )
-    came = [(key, [(b"1", Timestamp(1), (W,), NO_PANE)]) for key in KEYS]
+    arrived = [(key, [(b"1", Timestamp(1), (W,), NO_PANE)]) for key in KEYS]
     world.looks = 3
-    report = world.run(8, came)
+    report = world.run(8, arrived)
     assert report.leftover
     assert [len(lot) for lot in world.lots] == [3]
     world.looks = 1000

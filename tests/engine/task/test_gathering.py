@@ -62,7 +62,7 @@ def unpack(packed: bytes) -> Iterable[bytes]:
     return packed.split()
 
 
-def came(
+def arrived(
     chance: random.Random, micro_batch: int
 ) -> list[tuple[bytes, list[WindowedElement], tuple[Window, ...] | None]]:
     """The input of a micro-batch: each time in one window, or in two, which may be known or not."""
@@ -94,7 +94,7 @@ def test_buffered_windows_emit_same_panes_as_separate_ones(seed: int) -> None:
     here = World(Grouped(strategy, DECODE, unpack))
     watermark = 0
     for micro_batch in range(8):
-        coming = came(chance, micro_batch)
+        coming = arrived(chance, micro_batch)
         watermark = moved_to(watermark, micro_batch, chance)
         expected = there.run(watermark, [(key, elements) for key, elements, _ in coming])
         report = here.run(
@@ -111,7 +111,7 @@ def test_buffered_windows_emit_same_panes_as_separate_ones(seed: int) -> None:
     assert here.view.empty
 
 
-class Told(World):
+class Reported(World):
     """The panes in order by key and window, and the dropped elements."""
 
     def __init__(self, kind: Grouped) -> None:
@@ -141,11 +141,11 @@ def test_late_elements_follow_waiting_ones_under_any_budget(seed: int, monkeypat
         if chance.random() < 0.7:
             monkeypatch.setattr(module, name, few)
     strategy, on_its_own = chance.choice(SINGLE)
-    there = Told(Grouped(replace(strategy, trigger=on_its_own), DECODE))
-    here = Told(Grouped(strategy, DECODE, unpack))
+    there = Reported(Grouped(replace(strategy, trigger=on_its_own), DECODE))
+    here = Reported(Grouped(strategy, DECODE, unpack))
     watermark = 0
     for micro_batch in range(9):
-        coming = came(chance, micro_batch)
+        coming = arrived(chance, micro_batch)
         watermark = moved_to(watermark, micro_batch, chance)
         there.run(watermark, [(key, elements) for key, elements, _ in coming])
         here.looks = chance.choice([0, 1, 2, 5, 1000])
@@ -162,7 +162,7 @@ def test_late_elements_follow_waiting_ones_under_any_budget(seed: int, monkeypat
 @pytest.mark.contract("ENG-08")
 @pytest.mark.parametrize("later", [26, 1000])
 def test_pane_delayed_by_budget_is_on_time(later: int) -> None:
-    world = Told(Grouped(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)), DECODE, unpack))
+    world = Reported(Grouped(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)), DECODE, unpack))
     other = IntervalWindow(Timestamp(10), Timestamp(20))
     world.run(0, [(b"k", elements_of(0, b"one")), (b"k", [(b"two", Timestamp(11), (other,), NO_PANE)])])
     world.looks = 1

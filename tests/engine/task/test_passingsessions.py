@@ -45,11 +45,11 @@ def in_sessions(chance: random.Random, micro_batch: int) -> list[tuple[bytes, li
     return found
 
 
-class Told(World):
+class Reported(World):
     """Records everything about panes."""
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
-        self.story += [
+        self.event_log += [
             f"{pane.key!r} {pane.window} {sorted(pane.contents)} {pane.timestamp} {pane.pane}" for pane in panes
         ]
         return CallResult(len(panes))
@@ -60,7 +60,7 @@ class Told(World):
 def test_passing_sessions_emit_same_panes_as_stored_ones(seed: int) -> None:
     chance = random.Random(seed)
     strategy = chance.choice(SESSIONS)
-    there, here = Told(Grouped(strategy, DECODE)), Told(Grouped(strategy, DECODE))
+    there, here = Reported(Grouped(strategy, DECODE)), Reported(Grouped(strategy, DECODE))
     watermark = -100
     for micro_batch in range(8):
         coming = in_sessions(chance, micro_batch)

@@ -61,12 +61,12 @@ def test_waiting_element_keeps_its_pane(waits: str) -> None:
     world = _Seeing(Plain(), (("rates", RATES),)) if waits == "for a side input" else _Seeing(in_order)
     world.seen = []
     panes = [NO_PANE, PaneInfo(300, -1, Timing.EARLY, False, False), PaneInfo(301, 0, Timing.ON_TIME, False, True)]
-    came = [(b"%d" % n, Timestamp(n), (W,), pane) for n, pane in enumerate(panes)]
-    world.micro_batch(0, block=came)
+    arrived = [(b"%d" % n, Timestamp(n), (W,), pane) for n, pane in enumerate(panes)]
+    world.micro_batch(0, block=arrived)
     assert world.seen == []
     world.committed_outputs[RATES] = MAX_TIMESTAMP
     world.micro_batch(5)
-    assert [element for elements in world.seen for element in elements] == came
+    assert [element for elements in world.seen for element in elements] == arrived
 
 
 @pytest.mark.contract("ENG-03", "ENG-05")

@@ -26,9 +26,9 @@ def scripted() -> World:
 def test_only_script_moves_watermark() -> None:
     world = scripted()
 
-    def at(event: object, *came: int, initial: bool = False) -> int:
+    def at(event: object, *arrived: int, initial: bool = False) -> int:
         return world.micro_batch(
-            MAX_TIMESTAMP, *came, shard=0, event=event, beginning=_ALL if initial else frozenset()
+            MAX_TIMESTAMP, *arrived, shard=0, event=event, beginning=_ALL if initial else frozenset()
         ).input
 
     assert at(None, initial=True) == MIN_TIMESTAMP

@@ -40,7 +40,7 @@ def end_of(window: Window) -> Timestamp:
 class World:
     """A stage in a shard, from micro-batch to micro-batch, with its environment.
 
-    `story` contains the calls of its user code; `on` contains the results, by the beginning of the call's line.
+    `event_log` contains the calls of its user code; `on` contains the results, by the beginning of the call's line.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class World:
         self.spec = StageSpec(
             StagePlacement(StageFlow("it", reads, ("main",)), 1, 0, sides), kind, DECODE, stable, prepares
         )
-        self.story: list[str] = []
+        self.event_log: list[str] = []
         self.on: dict[str, Any] = {}
         self.closed = BundleResult()
-        self.came: Sequence[tuple[bytes, KeyElements | Combined]] = []
+        self.arrived: Sequence[tuple[bytes, KeyElements | Combined]] = []
         self.drops: list[DropLate | DropHeld | DropCombined | Late] = []
         self.fired: list[Fired] = []
         self.committed_outputs = {RATES: MIN_TIMESTAMP, NAMES: MIN_TIMESTAMP}
@@ -69,20 +69,28 @@ class World:
         self.micro_batches = 0
 
     def micro_batch(
-        self, watermark: int, *came: Any, now: int = 0, shard: int = 3, block: KeyElements | None = None, **of_plan: Any
+        self,
+        watermark: int,
+        *arrived: Any,
+        now: int = 0,
+        shard: int = 3,
+        block: KeyElements | None = None,
+        **of_plan: Any,
     ) -> StageReport:
         """Run a micro-batch up to that watermark. An element is a time, or a time and window; or a list of these."""
-        elements = [each if isinstance(each, tuple) else (each, W if each < 10 else V) for each in came]
-        self.came = (
-            [(b"k", [(b"%d" % time, Timestamp(time), (window,), NO_PANE) for time, window in elements])] if came else []
+        elements = [each if isinstance(each, tuple) else (each, W if each < 10 else V) for each in arrived]
+        self.arrived = (
+            [(b"k", [(b"%d" % time, Timestamp(time), (window,), NO_PANE) for time, window in elements])]
+            if arrived
+            else []
         )
         if block is not None:
-            self.came = [(b"k", block)]
+            self.arrived = [(b"k", block)]
         return self._run(watermark, now, shard, of_plan)
 
-    def run(self, watermark: int, came: Sequence[tuple[bytes, KeyElements | Combined]], now: int = 0) -> StageReport:
+    def run(self, watermark: int, arrived: Sequence[tuple[bytes, KeyElements | Combined]], now: int = 0) -> StageReport:
         """Run a micro-batch with any elements, by key."""
-        self.came = came
+        self.arrived = arrived
         return self._run(watermark, now, 3, {})
 
     def _run(self, watermark: int, now: int, shard: int, of_plan: dict[str, Any]) -> StageReport:
@@ -110,11 +118,11 @@ class World:
         return report
 
     def calls(self) -> list[str]:
-        story, self.story = self.story, []
-        return story
+        event_log, self.event_log = self.event_log, []
+        return event_log
 
     def _record(self, line: str) -> Any:
-        self.story.append(line)
+        self.event_log.append(line)
         return next((answer for start, answer in self.on.items() if line.startswith(start)), None)
 
     # Runner.
@@ -166,7 +174,7 @@ class World:
     # Exchange, side inputs, budget.
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
-        return self.came
+        return self.arrived
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | DropCombined | Late) -> None:
         assert (stage, shard) == ("it", 3)

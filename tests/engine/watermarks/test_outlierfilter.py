@@ -114,7 +114,7 @@ def _micro_batch(marks: Watermarks, *shards: Sequence[int]) -> WatermarkTimes:
     return marks.advance()
 
 
-def test_doubted_time_is_kept_and_confirmed_by_later_micro_batches() -> None:
+def test_unconfirmed_time_is_kept_and_confirmed_by_later_micro_batches() -> None:
     marks = Watermarks([_flow()])
     times = _micro_batch(marks, [5, 6, 7], [100])
     assert (times.seen, times.unconfirmed) == ({"clicks": 7}, {"clicks": (100,)})
@@ -130,13 +130,13 @@ def test_doubted_time_is_kept_and_confirmed_by_later_micro_batches() -> None:
     assert set(after.outputs.values()) == {109}
 
 
-def test_doubted_time_is_accepted_when_stream_reaches_it() -> None:
+def test_unconfirmed_time_is_accepted_when_stream_reaches_it() -> None:
     marks = Watermarks([_flow()])
     assert _micro_batch(marks, [5, 6, 7], [25]).unconfirmed == {"clicks": (25,)}
     times = _micro_batch(marks, [15], [])
     assert (times.seen, times.unconfirmed) == ({"clicks": 25}, {})
 
 
-def test_observer_without_filter_drops_doubted_times() -> None:
+def test_observer_without_filter_drops_unconfirmed_times() -> None:
     times = _micro_batch(Watermarks([_flow()]), [5, 6, 7], [100])
     assert _micro_batch(Watermarks([_flow(None)], times), [8], []).unconfirmed == {}

@@ -70,8 +70,8 @@ def test_bundle_makes_a_round_trip(connection: Connection, worker: ScriptedWorke
     connection.send(bundle, outgoing.elements(bundle.id, "source", b"some"), never)
     connection.send(bundle, outgoing.elements(bundle.id, "source", b"more"), never)
     connection.send(bundle, outgoing.end(bundle.id, "source", ()), never)
-    came = list(worker.inputs())
-    assert [(each.instruction_id, each.transform_id, each.data) for each in came] == [
+    arrived = list(worker.inputs())
+    assert [(each.instruction_id, each.transform_id, each.data) for each in arrived] == [
         (request.instruction_id, "source", b"some"),
         (request.instruction_id, "source", b"more"),
         (request.instruction_id, "source", b""),
@@ -434,9 +434,9 @@ def test_unread_output_waits_in_the_worker(connection: Connection, worker: Scrip
 def test_state_request_is_answered_by_its_bundle(connection: Connection, worker: ScriptedWorker) -> None:
     bundle = connection.begin("s1")
     answer = worker.state(id="7", instruction_id=bundle.id)
-    (asked,) = taken(bundle, 1)
-    assert isinstance(asked, StateRequested)
-    connection.answer(fn_pb.StateResponse(id=asked.request.id, get=fn_pb.StateGetResponse(data=b"x")))
+    (requested,) = taken(bundle, 1)
+    assert isinstance(requested, StateRequested)
+    connection.answer(fn_pb.StateResponse(id=requested.request.id, get=fn_pb.StateGetResponse(data=b"x")))
     found = answer()
     assert (found.id, found.get.data) == ("7", b"x")
 

@@ -118,8 +118,8 @@ class Counting(beam.DoFn):
 
 
 def _counted(p: Any, elements: Any) -> None:
-    came = p | beam.Create(elements, reshuffle=False) | beam.Map(lambda e: e).with_output_types(tuple[Any, Any])
-    _ = came | beam.ParDo(Counting()) | Collect()
+    arrived = p | beam.Create(elements, reshuffle=False) | beam.Map(lambda e: e).with_output_types(tuple[Any, Any])
+    _ = arrived | beam.ParDo(Counting()) | Collect()
 
 
 def test_keys_that_equal_each_other_have_their_own_state(service: str) -> None:

@@ -27,8 +27,8 @@ def service() -> Iterator[str]:
         yield address
 
 
-def came_one_by_one(came: list[tuple[bytes, WindowedElement]]) -> list[Any]:
-    return [(key, [one]) for key, one in came]
+def came_one_by_one(arrived: list[tuple[bytes, WindowedElement]]) -> list[Any]:
+    return [(key, [one]) for key, one in arrived]
 
 
 @pytest.mark.contract("API-03", "SDF-03", "SDF-04")
@@ -56,11 +56,11 @@ class _OnlySplittable:
     def __init__(self, cutting: Any) -> None:
         self.cutting = cutting
 
-    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def __call__(self, shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         if shard.of.splittable:
-            self.cutting(shard, came)
+            self.cutting(shard, arrived)
         else:
-            shard.run(MicroBatch(came_one_by_one(came), MAX_TIMESTAMP))
+            shard.run(MicroBatch(came_one_by_one(arrived), MAX_TIMESTAMP))
 
 
 @pytest.mark.contract("API-03", "SDF-11")
@@ -68,9 +68,9 @@ def test_estimator_advances_output_watermark_and_delays_are_kept(service: str) -
     promised: list[Timestamp] = []
     due: list[Any] = []
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         for number in range(3):
-            some = came_one_by_one(came) if number == 0 else ()
+            some = came_one_by_one(arrived) if number == 0 else ()
             report = shard.run(MicroBatch(some, MAX_TIMESTAMP, Timestamp(2 * number * SECOND)))
             promised.append(output_time(MAX_TIMESTAMP, report.local, "main"))
             due.append(report.next_due)
@@ -88,8 +88,8 @@ def test_exhausted_budget_splits_off_rest(service: str, pieces: int) -> None:
     gates["split"] = threading.Event()
     reports: list[Any] = []
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        micro_batch = MicroBatch(came_one_by_one(came), MAX_TIMESTAMP, looks=1, pieces=pieces)
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        micro_batch = MicroBatch(came_one_by_one(arrived), MAX_TIMESTAMP, looks=1, pieces=pieces)
         reports.append(shard.run(micro_batch))
 
     with InWorkers(service, _OnlySplittable(cut)) as p:
@@ -102,8 +102,8 @@ def test_exhausted_budget_splits_off_rest(service: str, pieces: int) -> None:
 @pytest.mark.contract("API-03", "END-02", "SDF-12")
 @pytest.mark.parametrize(("drain", "expected"), [(0, 10), (2, 10), (3, 12)])
 def test_drain_truncates_waiting_restrictions(service: str, drain: int, expected: int) -> None:
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        shard.run(MicroBatch(came_one_by_one(came), MAX_TIMESTAMP, looks=1, drain=drain == 0))
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        shard.run(MicroBatch(came_one_by_one(arrived), MAX_TIMESTAMP, looks=1, drain=drain == 0))
         for number in range(1, 4):
             shard.run(MicroBatch((), MAX_TIMESTAMP, looks=1, drain=number >= drain))
 

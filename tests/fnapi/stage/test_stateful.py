@@ -106,8 +106,8 @@ def _build(p: Any, seed: int) -> None:
         ((chance.choice([1, "a", ("b", None)])), (chance.choice(whats), chance.randrange(20)), chance.randrange(25))
         for _ in range(chance.choice([3, 30]))
     ]
-    came = p | beam.Create(elements, reshuffle=False)
-    timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[Any, Any])
+    arrived = p | beam.Create(elements, reshuffle=False)
+    timed = arrived | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[Any, Any])
     _ = timed | beam.WindowInto(windows) | beam.ParDo(Interpreter()) | Collect()
 
 
@@ -215,8 +215,8 @@ def test_ordered_list_equals_embedded_python(service: str) -> None:
 def test_stable_input_waits_for_its_commit(service: str) -> None:
     waited: list[bool] = []
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        report = shard.run(MicroBatch([(key, [one]) for key, one in came], MIN_TIMESTAMP, runs=2))
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        report = shard.run(MicroBatch([(key, [one]) for key, one in arrived], MIN_TIMESTAMP, runs=2))
         if shard.of.stable:
             waited.append(report.uncommitted)
         shard.settle(MicroBatch((), MAX_TIMESTAMP))

@@ -58,7 +58,7 @@ def requests(stage: Stage, sides: Any) -> StateRequests:
     return StateRequests(stage, state)
 
 
-def asked(stage: Stage, token: bytes = b"") -> Any:
+def requested(stage: Stage, token: bytes = b"") -> Any:
     (side,) = stage.side_inputs
     key = fn_pb.StateKey.IterableSideInput(
         transform_id=side.transform, side_input_id=side.tag, window=IntervalWindowCoder().encode(WINDOW)
@@ -72,7 +72,7 @@ def test_side_input_is_read_in_pages(stage: Stage, monkeypatch: pytest.MonkeyPat
     sides = Sides(b"ab", b"cd", b"efgh", b"i")
     serving, token, pages = requests(stage, sides), b"", []
     while True:
-        answer = serving.answer(asked(stage, token))
+        answer = serving.answer(requested(stage, token))
         assert (answer.id, answer.error) == ("7", "")
         pages.append(answer.get.data)
         token = answer.get.continuation_token
@@ -84,29 +84,29 @@ def test_side_input_is_read_in_pages(stage: Stage, monkeypatch: pytest.MonkeyPat
 
 def test_window_is_encoded_as_it_is_stored(stage: Stage) -> None:
     sides = Sides()
-    assert requests(stage, sides).answer(asked(stage)).get.data == b""
+    assert requests(stage, sides).answer(requested(stage)).get.data == b""
     assert [len(window) for window in sides.windows] == [18], "microseconds, nine bytes for each end"
 
 
 def test_what_cannot_be_answered_is_an_error(stage: Stage) -> None:
     serving = requests(stage, Sides())
-    unknown = asked(stage)
+    unknown = requested(stage)
     unknown.state_key.iterable_side_input.side_input_id = "other"
     assert "'other' is not a side input" in serving.answer(unknown).error
-    cleared = fn_pb.StateRequest(id="8", state_key=asked(stage).state_key, clear=fn_pb.StateClearRequest())
+    cleared = fn_pb.StateRequest(id="8", state_key=requested(stage).state_key, clear=fn_pb.StateClearRequest())
     assert "'iterable_side_input' cannot be written" in serving.answer(cleared).error
-    written = asked(stage)
+    written = requested(stage)
     written.clear.SetInParent()
     assert "cannot be written" in serving.answer(written).error
-    assert "ValueError" in serving.answer(asked(stage, b"no token")).error
+    assert "ValueError" in serving.answer(requested(stage, b"no token")).error
 
 
 def test_page_may_be_read_again_also_in_a_later_bundle(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staterequests, "_PAGE", 1)
     serving = requests(stage, Sides(b"a", b"b", b"c"))
-    token = serving.answer(asked(stage)).get.continuation_token
+    token = serving.answer(requested(stage)).get.continuation_token
     for _ in range(2):
-        assert [serving.answer(asked(stage, token)).get.data for _ in range(2)] == [b"b", b"b"]
+        assert [serving.answer(requested(stage, token)).get.data for _ in range(2)] == [b"b", b"b"]
         serving.begin()
 
 

@@ -190,11 +190,11 @@ def test_elements_without_pane_are_counted_as_dropped(
         panes.add(elements[start : start + size], 0)
     panes.finish(0)
     # Accumulating panes repeat elements in growing windows, so they do not show how often an element has arrived.
-    came = Counter(v for p in panes.out for v in (p.values if mode == DISCARDING else set(p.values)))
+    arrived = Counter(v for p in panes.out for v in (p.values if mode == DISCARDING else set(p.values)))
     if mode == DISCARDING:
-        assert came.total() + panes.dropped_closed == sum(len(e.windows) for e in elements)
+        assert arrived.total() + panes.dropped_closed == sum(len(e.windows) for e in elements)
     else:
-        assert panes.dropped_closed >= sum(e.value not in came for e in elements)
+        assert panes.dropped_closed >= sum(e.value not in arrived for e in elements)
     assert not panes.dropped_late
 
 

@@ -85,22 +85,22 @@ def test_task_observes_its_own_times_alone(kind: str, finished: bool) -> None:
         pytest.importorskip("datasketches")
     found: list[BundleResult] = []
 
-    def observed(shard: Shard, came: list[tuple[bytes, WindowedElement]], finish: bool = True) -> BundleResult:
+    def observed(shard: Shard, arrived: list[tuple[bytes, WindowedElement]], finish: bool = True) -> BundleResult:
         parts = shard.stage.parts
         parts.processor.begin_task(_ListOutbox(), 0, shard.sides.writer, shard.sides)
         runner = StreamingRunner(parts, MemoryView(), StagePlacement(StageFlow("it", (), ("main",)), NUMBER, 0))
-        for key, element in came:
+        for key, element in arrived:
             runner.process(key, [element])
         result = runner.finish() if finish else BundleResult()
         parts.processor.abandon_task()
         return result
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        late, early = came[:4], came[4:]
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        late, early = arrived[:4], arrived[4:]
         found.append(observed(shard, early))
         observed(shard, late, finished)
         found.append(observed(shard, early))
-        shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+        shard.run(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP))
 
     with InMicroBatches(cut) as p:
         pairs = [("k", n) for n in (900, 901, 902, 990, 1, 2, 3, 4, 70)]

@@ -36,11 +36,11 @@ def samples_of(numbers: int, transform: Any, *, sampled: bool = True) -> tuple[d
     """Return the samples of the stage after a grouping, by output; and all that it outputs."""
     found: list[dict[str, Any]] = []
 
-    def run(shard: Shard, came: list[Any]) -> None:
+    def run(shard: Shard, arrived: list[Any]) -> None:
         shard.stage.close()
         shard.stage = shard.opened(sampled=sampled)
         assert shard.stage.samples() == []
-        shard.settle(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+        shard.settle(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP))
         found.extend(shard.stage.samples())
 
     p = InMicroBatches(run)
@@ -94,11 +94,11 @@ def test_stage_without_sampler_takes_none() -> None:
 def test_failure_names_its_element() -> None:
     errors: list[Exception] = []
 
-    def run(shard: Shard, came: list[Any]) -> None:
+    def run(shard: Shard, arrived: list[Any]) -> None:
         shard.stage.close()
         shard.stage = shard.opened(sampled=True)
         try:
-            shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+            shard.run(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP))
         except Exception as e:
             errors.append(e)
             shard.stage.abandon()

@@ -12,8 +12,8 @@ import pytest
 from arcbeam.harness.bundle import splitting
 from arcbeam.harness.bundle.splitting import Splitter
 
-Story = tuple[str, ...]
-STORIES: dict[str, Story] = {
+EventLog = tuple[str, ...]
+STORIES: dict[str, EventLog] = {
     "waits": ("left 9", "look", "look"),
     "has little left": ("left 1", "look", "look"),
     "progresses by its remainder": ("left 5", "look", "left 4", "look", "look"),
@@ -55,11 +55,11 @@ class Restriction:
             raise NotImplementedError
         return None if self.answer == "refuse" else ([], [(self, f"rest {fraction}")])
 
-    def run(self, splitter: Splitter, story: Story) -> list[Any]:
+    def run(self, splitter: Splitter, event_log: EventLog) -> list[Any]:
         """Process a restriction; return what the splitter did."""
         self.calls, self.left, self.answer = [], "9", "accept"
         splitter.begin()
-        for word in story:
+        for word in event_log:
             match word.split():
                 case ["left", left]:
                     self.left = left
@@ -102,7 +102,7 @@ def test_second_restriction_is_watched_like_a_first(
 @pytest.mark.contract("SDF-05")
 def test_restriction_is_split_once_it_has_progressed(pair: Callable[[], tuple[Restriction, Splitter]]) -> None:
     op, splitter = pair()
-    found = {name: op.run(splitter, story) for name, story in STORIES.items()}
+    found = {name: op.run(splitter, event_log) for name, event_log in STORIES.items()}
     assert found["waits"] == found["has little left"] == [[]]
     taken = [2 / 3, 1 / 2, 0.0, ["rest 0.6666666666666666", "rest 0.5", "rest 0.0"]]
     for name in ("progresses by its remainder", "claims", "outputs", "does not know its progress"):

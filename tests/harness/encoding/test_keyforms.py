@@ -95,11 +95,11 @@ def test_equal_forms_have_equal_encodings(blocks: list[list[Any]]) -> None:
     forms = KeyForms(IMPL)
     encodings: dict[Any, dict[Any, set[bytes]]] = defaultdict(lambda: defaultdict(set))
     for keys in blocks:
-        came: list[int] = []
+        arrived: list[int] = []
         for kind, pairs, objects in forms.of([(key, place) for place, key in enumerate(keys)]):
             for number, (form, place) in enumerate(pairs):
                 key = keys[place]
-                came.append(place)
+                arrived.append(place)
                 encodings[kind][form].add(IMPL.encode(key))
                 if kind is None:
                     assert form == IMPL.encode(key)
@@ -111,7 +111,7 @@ def test_equal_forms_have_equal_encodings(blocks: list[list[Any]]) -> None:
                 alone_kind, alone = forms.one(key)
                 assert alone_kind == kind
                 assert alone is form or alone == form
-        assert sorted(came) == list(range(len(keys)))
+        assert sorted(arrived) == list(range(len(keys)))
     assert all(len(found) == 1 for table in encodings.values() for found in table.values())
 
 

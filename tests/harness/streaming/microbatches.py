@@ -46,7 +46,7 @@ class MicroBatch:
     """The events of a micro-batch.
 
     Attributes:
-        came: the arriving elements, by key, in this order.
+        arrived: the arriving elements, by key, in this order.
         upstream: the new upstream watermark.
         now: the job's clock.
         looks: number of checks until the budget is exhausted.
@@ -60,7 +60,7 @@ class MicroBatch:
         prepare: whether no other work is left.
     """
 
-    came: Sequence[tuple[bytes, KeyElements | Combined]]
+    arrived: Sequence[tuple[bytes, KeyElements | Combined]]
     upstream: Timestamp
     now: Timestamp = _BEGINNING
     looks: int = 1_000_000
@@ -119,18 +119,20 @@ class _StreamingDrive(_Drive):
         shard = Shard(stage, self._settings, self._sides, self._streaming.run_id)
         try:
             if stage.source is None:
-                came: list[tuple[bytes, KeyElements | Combined]] = [
+                arrived: list[tuple[bytes, KeyElements | Combined]] = [
                     (b"", [(b"", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])
                 ]
             else:
                 rows = [row for rows in self._exchanged(self._plan.channels[stage.source]) for row in rows]
-                came = list(shard.stage.elements(rows))
+                arrived = list(shard.stage.elements(rows))
             if self._cut is None:
                 if self._streaming.before is not None:
                     shard.run(MicroBatch((), self._streaming.before))
-                shard.run(MicroBatch(came, MAX_TIMESTAMP))
+                shard.run(MicroBatch(arrived, MAX_TIMESTAMP))
             else:
-                self._cut(shard, [(key, one) for key, some in came if not isinstance(some, Combined) for one in some])
+                self._cut(
+                    shard, [(key, one) for key, some in arrived if not isinstance(some, Combined) for one in some]
+                )
             shard.finish()
         finally:
             shard.stage.close()
@@ -164,7 +166,7 @@ class Shard:
         self.committed_output = self._reached = MIN_TIMESTAMP
         self._looks = 0
         self._until: threading.Event | None = None
-        self._came: Sequence[tuple[bytes, KeyElements | Combined]] = ()
+        self._arrived: Sequence[tuple[bytes, KeyElements | Combined]] = ()
 
     def run(self, micro_batch: MicroBatch) -> StageReport:
         """Run a micro-batch, and commit it."""
@@ -201,7 +203,7 @@ class Shard:
         for _ in range(1000):
             if not self.run(micro_batch).leftover:
                 return
-            micro_batch = replace(micro_batch, came=())
+            micro_batch = replace(micro_batch, arrived=())
         raise AssertionError("it never ends")
 
     def finish(self) -> None:
@@ -222,7 +224,7 @@ class Shard:
         return [row for row, _ in self.view.scan(b"")]
 
     def _attempt(self, micro_batch: MicroBatch) -> tuple[StageReport, _ListOutbox, BundleReport]:
-        self._came, self._looks, self._until = micro_batch.came, micro_batch.looks, micro_batch.until
+        self._arrived, self._looks, self._until = micro_batch.arrived, micro_batch.looks, micro_batch.until
         outbox, task = _ListOutbox(), BundleReport(stage=self.of.id, shard=0)
         processor = self.stage.parts.processor
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
@@ -265,7 +267,7 @@ class Shard:
     # The stage's surroundings.
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
-        return self._came
+        return self._arrived
 
     def late(self, stage: str, shard: int, drop: Any) -> None:
         self.drops.append(drop)

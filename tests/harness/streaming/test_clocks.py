@@ -89,8 +89,8 @@ class FiresInTenSeconds(beam.DoFn):
 def test_delay_is_kept_with_lagging_clock(element: Any, dofn: Any) -> None:
     due: list[int] = []
 
-    def run(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        lagging = MicroBatch([(key, [one]) for key, one in came], Timestamp(0), late=Duration(3600 * SECOND))
+    def run(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        lagging = MicroBatch([(key, [one]) for key, one in arrived], Timestamp(0), late=Duration(3600 * SECOND))
         next_due = shard.run(lagging).next_due
         assert next_due is not None
         due.append(next_due)

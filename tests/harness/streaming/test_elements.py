@@ -31,7 +31,7 @@ ROWS = [row((b"a", {1: 10, 2: 20}), (b"b", {3: 30})), row((b"a", {4: 5})), row((
 OF_A = [(1, 10), (2, 20), (4, 5), (6, 60)]
 
 
-def came(*, join: bool) -> list[tuple[bytes, list[tuple[int, int]]]]:
+def arrived(*, join: bool) -> list[tuple[bytes, list[tuple[int, int]]]]:
     codec = Codec(CODER, Windows(GlobalWindowCoder()), waits=False)
     found = keyed_elements(ROWS, BLOCKS, codec, 1 << 20, join=join)
     return [(key, [(value, int(time)) for value, time, _, _ in some]) for key, some in found]
@@ -39,11 +39,11 @@ def came(*, join: bool) -> list[tuple[bytes, list[tuple[int, int]]]]:
 
 def test_blocks_of_key_are_joined_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elements, "_JOINED_BYTES", 1 << 10)
-    assert came(join=True) == [(b"a", OF_A), (b"b", [(3, 30)]), (b"c", [(5, 50)])]
+    assert arrived(join=True) == [(b"a", OF_A), (b"b", [(3, 30)]), (b"c", [(5, 50)])]
 
 
 def test_stored_or_large_blocks_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = [(b"a", OF_A[:2]), (b"a", OF_A[2:3]), (b"a", OF_A[3:]), (b"b", [(3, 30)]), (b"c", [(5, 50)])]
-    assert came(join=False) == apart
+    assert arrived(join=False) == apart
     monkeypatch.setattr(elements, "_JOINED_BYTES", 1)
-    assert came(join=True) == apart
+    assert arrived(join=True) == apart

@@ -103,10 +103,10 @@ def build_with_lateness(p: Any) -> None:
     _ = timed | beam.WindowInto(FixedWindows(10), allowed_lateness=5) | beam.ParDo(AtExpiration()) | Collect()
 
 
-def cut_with_lateness(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+def cut_with_lateness(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
     """Let the second element be late, and the third one too late."""
-    watermarks = [SECOND * 12, SECOND * 16, SECOND * 17] if shard.of.stateful else [0] * len(came)
-    for (key, one), watermark in zip(came, watermarks, strict=True):
+    watermarks = [SECOND * 12, SECOND * 16, SECOND * 17] if shard.of.stateful else [0] * len(arrived)
+    for (key, one), watermark in zip(arrived, watermarks, strict=True):
         shard.settle(MicroBatch([(key, [one])], Timestamp(watermark)))
     shard.settle(MicroBatch((), MAX_TIMESTAMP))
 

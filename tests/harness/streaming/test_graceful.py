@@ -42,9 +42,9 @@ def test_final_outputs_hold_watermark_until_preparation() -> None:
     CALLS.clear()
     outputs: list[int] = []
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         for micro_batch in (
-            MicroBatch([(key, [one]) for key, one in came], MIN_TIMESTAMP),
+            MicroBatch([(key, [one]) for key, one in arrived], MIN_TIMESTAMP),
             MicroBatch((), MAX_TIMESTAMP, runs=2, fresh=True),
             MicroBatch((), MAX_TIMESTAMP, runs=2, prepare=True),
         ):

@@ -66,8 +66,8 @@ class Pipeline:
 
     def build(self, p: Driven) -> None:
         """Build the pipeline."""
-        came = p | beam.Create(self.elements, reshuffle=False)
-        timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
+        arrived = p | beam.Create(self.elements, reshuffle=False)
+        timed = arrived | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
         windowed = timed | beam.WindowInto(self.windowing, trigger=self.trigger, accumulation_mode=self.mode)
         if self.combined:
             windowed | beam.CombinePerKey(sum) | Collect()
@@ -75,15 +75,15 @@ class Pipeline:
             windowed | beam.GroupByKey() | beam.ParDo(Pane()) | Collect()
 
 
-def _own(came: WindowedElement) -> Timestamp:
+def _own(arrived: WindowedElement) -> Timestamp:
     """Return how far the watermark may advance before an element arrives: to its time."""
-    return came[1]
+    return arrived[1]
 
 
-def _first(came: WindowedElement) -> Timestamp:
+def _first(arrived: WindowedElement) -> Timestamp:
     """Return the same for an accumulator: its time is the window's end, but it may contain the window's first
     element."""
-    (window,) = came[2]
+    (window,) = arrived[2]
     return window.start if isinstance(window, IntervalWindow) else MIN_TIMESTAMP
 
 

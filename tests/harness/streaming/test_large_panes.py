@@ -198,13 +198,13 @@ def test_values_of_key_may_be_larger_than_memory(case: str, tmp_path: Path, monk
     spill = frames.Chunks.spill
     monkeypatch.setattr(frames.Chunks, "spill", lambda *args: (moved.append(1), spill(*args)))
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         for first in range(0, VALUES, AT_ONCE):
             last = first + AT_ONCE == VALUES and case == "accumulating"
             if last:
                 tracemalloc.start()
-            shard.run(MicroBatch([(key, [one]) for key, one in came[first : first + AT_ONCE]], MIN_TIMESTAMP))
-            came[first : first + AT_ONCE] = [came[first]] * AT_ONCE
+            shard.run(MicroBatch([(key, [one]) for key, one in arrived[first : first + AT_ONCE]], MIN_TIMESTAMP))
+            arrived[first : first + AT_ONCE] = [arrived[first]] * AT_ONCE
         if not tracemalloc.is_tracing():
             tracemalloc.start()
         moved.clear()

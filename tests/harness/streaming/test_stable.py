@@ -38,10 +38,10 @@ class Numbered(beam.DoFn):
         yield (*element, seen.read())
 
 
-def _one_by_one(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+def _one_by_one(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
     """Run each element in its own micro-batch, twice."""
     waiting = 0
-    for key, one in came:
+    for key, one in arrived:
         report = shard.run(MicroBatch([(key, [one])], MIN_TIMESTAMP, runs=2))
         assert report.uncommitted
         assert (report.counts.read, report.counts.unblocked) == (1, waiting), (

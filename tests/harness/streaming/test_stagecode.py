@@ -40,13 +40,13 @@ class OtherCode(EmbeddedCode):
 def test_stage_asks_its_code_and_releases_at_close() -> None:
     found: list[tuple[OtherCode, bool, BundleReport]] = []
 
-    def run(shard: Shard, came: list[Any]) -> None:
+    def run(shard: Shard, arrived: list[Any]) -> None:
         code = OtherCode(StageParts(shard.of, shard.settings))
         stage = StreamingStage(code, lambda: code.calls.append("released"))
         assert (stage.running_step(), stage.samples()) == ("elsewhere", [{"output": "elsewhere"}])
         shard.stage.close()
         shard.stage = stage
-        shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+        shard.run(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP))
         stage.abandon()
         found.append((code, stage.needs_teardown(), shard.reports[0]))
 

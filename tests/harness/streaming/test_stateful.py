@@ -295,8 +295,8 @@ class Pipeline:
 
     def build(self, p: Driven) -> None:
         """Build the pipeline."""
-        came = p | beam.Create(self.elements, reshuffle=False)
-        timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[Any, Any])
+        arrived = p | beam.Create(self.elements, reshuffle=False)
+        timed = arrived | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[Any, Any])
         keyed = timed | beam.WindowInto(self.windowing)
         keyed | beam.ParDo(self._fn()) | Collect()
 
@@ -314,15 +314,15 @@ class Cutting:
         self.chance = random.Random(seed)
         self._honest, self._jumps = honest, jumps
 
-    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def __call__(self, shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         chance = self.chance
-        self._ends = sorted({window.max_timestamp for _, (_, _, windows, _) in came for window in windows})
+        self._ends = sorted({window.max_timestamp for _, (_, _, windows, _) in arrived for window in windows})
         self._watermark, self._now = MIN_TIMESTAMP, Timestamp(NOW * SECOND)
-        while came:
-            size = chance.choice([1, 2, 5, len(came)])
-            now, came = came[:size], came[size:]
+        while arrived:
+            size = chance.choice([1, 2, 5, len(arrived)])
+            now, arrived = arrived[:size], arrived[size:]
             # The watermark does not enter a window before all of its elements have arrived.
-            honest = min((self._honest(one) for _, one in came), default=MAX_TIMESTAMP)
+            honest = min((self._honest(one) for _, one in arrived), default=MAX_TIMESTAMP)
             if self._jumps:
                 self._watermark = max(self._watermark, honest)
             self._settle(shard, [(key, [one]) for key, one in now])
@@ -348,10 +348,10 @@ class Cutting:
             self._watermark = to
             self._settle(shard)
 
-    def _settle(self, shard: Shard, came: Any = ()) -> None:
+    def _settle(self, shard: Shard, arrived: Any = ()) -> None:
         chance = self.chance
         looks, runs = chance.choice([1, 3, 1000]), chance.choice([1, 1, 1, 2])
-        shard.settle(MicroBatch(came, self._watermark, self._now, looks, runs, chance.random() < 0.05))
+        shard.settle(MicroBatch(arrived, self._watermark, self._now, looks, runs, chance.random() < 0.05))
 
 
 def _begin(one: WindowedElement) -> Timestamp:
@@ -421,7 +421,7 @@ def _kind(order: tuple[str, str, Any]) -> str:
 def test_time_sorted_input_is_sorted(seed: int) -> None:
     pipeline = Pipeline(seed, in_order=True)
     there = bounded(pipeline, require_time_sorted)
-    here = streaming(pipeline, seed, require_time_sorted, lambda came: came[1])
+    here = streaming(pipeline, seed, require_time_sorted, lambda arrived: arrived[1])
     assert outputs_of(here) == outputs_of(there)
     assert here.left == []
     assert here.drops == []

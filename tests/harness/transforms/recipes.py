@@ -415,7 +415,7 @@ def check(pipeline: Any, bundle_elements: int, shards: int, *, eager: bool = Fal
     with pytest.MonkeyPatch.context() as patch:
         if eager:
             patch.setattr(chains, "_BLOCK_ELEMENTS_MIN", 2)
-            patch.setattr(chains, "_APART", 1 << 30)
+            patch.setattr(chains, "_SAMPLED_EVERY", 1 << 30)
         same(make, bundle_elements=bundle_elements, shards=shards)
 
 

@@ -146,8 +146,8 @@ def run(seed: int, lifts: bool) -> tuple[tuple[int, int, int, int], bool]:
         late = trigger.AfterAny(trigger.AfterCount(10**9), trigger.AfterProcessingTime(1))
         how = {"trigger": trigger.AfterWatermark(late=late), "accumulation_mode": mode}
     with InMicroBatches(None, before=before, event_times=True, **settings) as p:
-        came = p | beam.Create(elements, reshuffle=False)
-        timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
+        arrived = p | beam.Create(elements, reshuffle=False)
+        timed = arrived | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
         windowed = timed | beam.WindowInto(windowing, allowed_lateness=lateness, **how)
         if of_all:
             values = windowed | beam.Values()

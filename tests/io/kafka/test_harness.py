@@ -37,10 +37,10 @@ class Cutting:
     def __init__(self) -> None:
         self.committed: list[Any] = []
 
-    def __call__(self, shard: Shard, came: list[Any]) -> None:
+    def __call__(self, shard: Shard, arrived: list[Any]) -> None:
         now = int(time.time() * 1e6)
-        half = (len(came) + 1) // 2
-        for n, some in enumerate((came[:half], came[half:], [], [])):
+        half = (len(arrived) + 1) // 2
+        for n, some in enumerate((arrived[:half], arrived[half:], [], [])):
             at = Timestamp(now + n * 3_000_000)
             shard.run(MicroBatch([(key, [one]) for key, one in some], MIN_TIMESTAMP, at, looks=3, runs=2))
             self.committed.extend(shard.closed[-1].committables)

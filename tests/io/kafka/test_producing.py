@@ -204,11 +204,11 @@ def test_topic_with_fewer_partitions_is_refused(broker: Broker, hasty: dict[str,
 def test_topic_that_a_broker_learns_late_is_not_missing(late: str) -> None:
     of = outgoing.Targets("register")
     assert len([*of.noting([record("t", 1), ("t", 3, 0, b"k", b"v", ())])]) == 2
-    asked: list[str] = []
+    requested: list[str] = []
 
     def ask(topic: str, timeout: float) -> Any:
-        asked.append(topic)
-        is_late = topic == "t" and asked.count(topic) < 3
+        requested.append(topic)
+        is_late = topic == "t" and requested.count(topic) < 3
         if is_late and late == "broker":
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART) if is_late and late == "topic" else None
@@ -216,7 +216,7 @@ def test_topic_that_a_broker_learns_late_is_not_missing(late: str) -> None:
         return SimpleNamespace(topics={topic: found})
 
     assert of.missing(ask) == ""
-    assert asked.count("t") == (1 if late == "broker" else 3)
+    assert requested.count("t") == (1 if late == "broker" else 3)
 
 
 @pytest.mark.contract("KAFKA-07")

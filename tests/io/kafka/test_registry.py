@@ -35,13 +35,13 @@ SCHEMAS = {
 
 
 class Registry(BaseHTTPRequestHandler):
-    """Answers requests for schemas. `broken`: it fails; `asked`: the authorization of the requests."""
+    """Answers requests for schemas. `broken`: it fails; `requested`: the authorization of the requests."""
 
     broken = False
-    asked: list[str]
+    requested: list[str]
 
     def do_GET(self) -> None:
-        type(self).asked.append(self.headers.get("Authorization", ""))
+        type(self).requested.append(self.headers.get("Authorization", ""))
         id = int(self.path.partition("?")[0].rpartition("/")[2])
         status, answer = 200, SCHEMAS.get(id, {})
         if not answer:
@@ -62,7 +62,7 @@ class Registry(BaseHTTPRequestHandler):
 @pytest.fixture
 def registry() -> Iterator[str]:
     pytest.importorskip("confluent_kafka.schema_registry", reason="pip install 'arcbeam[kafka-registry]'")
-    Registry.broken, Registry.asked = False, []
+    Registry.broken, Registry.requested = False, []
     with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -118,7 +118,7 @@ def test_registry_that_fails_is_not_the_records_fault(registry: str, monkeypatch
     Registry.broken = False
     processed, _ = read(reader(log, value=decoder, errors=True), Partition("t", "id", 0))
     assert [output.value[1] for output in processed.outputs] == [{"n": 1}]
-    assert set(Registry.asked) == {"Basic " + base64.b64encode(b"me:s3cret").decode()}
+    assert set(Registry.requested) == {"Basic " + base64.b64encode(b"me:s3cret").decode()}
 
 
 def test_arguments_are_checked() -> None:

@@ -76,11 +76,11 @@ def test_all_chunks_are_emitted_beyond_limit(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(keyed, "_HELD_BYTES_MAX", 1000)
     chunks = EncodedChunks(work(tmp_path, Text()), lambda line: f"d{line}", 2)
     chunks.start_bundle()
-    came: list[Any] = []
+    arrived: list[Any] = []
     for n in range(100):
-        came += chunks.take([str(n)], GlobalWindow())
+        arrived += chunks.take([str(n)], GlobalWindow())
         assert sum(len(chunk.records) for chunk in chunks._chunks.values()) <= 20
-    assert len(came) >= 80
-    came += chunks.finish_bundle()
+    assert len(arrived) >= 80
+    arrived += chunks.finish_bundle()
     assert chunks._held == 0
-    assert sorted(int(line) for each in came for line in Pack.of(each.value[1])) == list(range(100))
+    assert sorted(int(line) for each in arrived for line in Pack.of(each.value[1])) == list(range(100))

@@ -41,12 +41,12 @@ class MicroBatches:
         self.now = 0
         self.seen: list[dict[str, list[str]]] = []
 
-    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def __call__(self, shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         if not shard.of.publishers:
             return
         over = any(name.endswith("Publish success/Publish") for name in shard.of.publishers)
         for number, (count, seconds) in enumerate(self.cut, 1):
-            some, came = came[:count], came[count:]
+            some, arrived = arrived[:count], arrived[count:]
             watermark = MAX_TIMESTAMP if seconds is None else Timestamp(int(seconds * SECOND))
             self.now = self.clock[number - 1] if self.clock else 0
             micro_batch = MicroBatch([(key, [one]) for key, one in some], watermark, Timestamp(SECOND * self.now))
@@ -64,7 +64,7 @@ class MicroBatches:
                 publisher.close()
             assert over or left(self.folder) == []
             self.seen.append(published(self.folder))
-        assert not came
+        assert not arrived
         assert not shard.left_over()
 
 

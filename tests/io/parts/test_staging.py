@@ -152,12 +152,12 @@ def test_concurrent_publishers_on_store_lose_nothing(tmp_path: Path, monkeypatch
     one, other = (FileSystemStaging(f"gs://{tmp_path}/out", {}) for _ in range(2))
     one.publish([staged(one, "one", b"before")])
     file = staged(one, "one", b"after")
-    exists, asked = store.exists, []
+    exists, requested = store.exists, []
 
     def ask(path: str) -> bool:
         found = exists(path)
-        asked.append(path)
-        if path == one.full(file.staged) and len(asked) == 1:
+        requested.append(path)
+        if path == one.full(file.staged) and len(requested) == 1:
             # The other publisher has copied the file, but has not removed the staged one yet.
             shutil.copyfile(f"{tmp_path}/out/{file.staged}", f"{tmp_path}/out/one")
             store.between = lambda: os.remove(f"{tmp_path}/out/{file.staged}")

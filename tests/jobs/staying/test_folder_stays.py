@@ -63,7 +63,7 @@ def put_into(folder: Path, state: str) -> DurableBlobs:
         micro_batch(log, cache, mode=CommitMode.DRAINING)
     elif state in ("failed", "cancelled"):
         record_end(blobs, EndNote(log.epoch, state.upper()))
-    elif state.startswith("asked"):
+    elif state.startswith("requested"):
         requests.ask(blobs, RequestKind.SUSPEND if "suspend" in state else RequestKind.SAVEPOINT, "other", Timestamp(1))
     return blobs
 
@@ -85,8 +85,8 @@ def ask(blobs: DurableBlobs, request: str, folder: Path) -> None:
     head = read_head(blobs)
     assert head is not None
     if what in (RequestKind.DELETE, RequestKind.RENAME) and head.mode in ENDS.values():
-        wish = deletion(name) if what is RequestKind.DELETE else renaming(name, new)
-        change_stopped(blobs, wish, Timestamp(100))
+        change = deletion(name) if what is RequestKind.DELETE else renaming(name, new)
+        change_stopped(blobs, change, Timestamp(100))
     else:
         requests.ask(
             blobs,

@@ -49,7 +49,7 @@ class Executor:
     """One run. SUBTLE: as the real one, it creates its home when it takes over the job, and removes it when done."""
 
     def __init__(self, runs: Runs) -> None:
-        self._runs, self._order, self._wish = runs, threading.Event(), JobState.CANCELLED
+        self._runs, self._order, self._wanted = runs, threading.Event(), JobState.CANCELLED
         self._begun = self._suspends = False
         self._home: Path | None = None
 
@@ -76,7 +76,7 @@ class Executor:
                 events.turned(JobState.DRAINING)
         if runs.ends is None:
             assert self._order.wait(WAIT)
-        ends = runs.ends or self._wish
+        ends = runs.ends or self._wanted
         if ends is JobState.CANCELLED:
             raise JobCancelledError("interrupted")
         if ends is JobState.FAILED:
@@ -98,7 +98,7 @@ class Executor:
         ):
             raise RequestRefusedError("the request cannot succeed")
         if what is RequestKind.SUSPEND and self._runs.slow:
-            self._suspends, self._wish = True, JobState.STOPPED
+            self._suspends, self._wanted = True, JobState.STOPPED
         elif what in (RequestKind.SUSPEND, RequestKind.DRAIN):
             self._end(JobState.STOPPED if what is RequestKind.SUSPEND else JobState.DRAINED)
         return ""
@@ -114,7 +114,7 @@ class Executor:
         return self._home is not None and (self._home / "suspended").exists()
 
     def _end(self, state: JobState) -> None:
-        self._wish = state
+        self._wanted = state
         self._order.set()
 
     def status(self) -> Mapping[str, Any]:

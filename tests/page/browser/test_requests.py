@@ -72,10 +72,10 @@ def test_requests_are_made_by_clicks(browser: Any, javascript: bool) -> None:  #
             page.press("body", "Escape")
             if what == "savepoint":
                 assert_accessible_and_fits(page, 320)
-            assert what not in [each for each, _ in control.asked]
+            assert what not in [each for each, _ in control.requested]
             page.locator("button").dblclick()
             # The second click may abort the navigation of the first one.
             api.expect(page).to_have_url(re.compile(r"/job/a/request/"))
             api.expect(page.locator("#result")).to_contain_text("The request is done", timeout=20_000)
         page.close()
-    assert [what for what, _ in control.asked] == (list(EVERY) if javascript else ["drain"])
+    assert [what for what, _ in control.requested] == (list(EVERY) if javascript else ["drain"])

@@ -40,7 +40,7 @@ def _run(folder: Path) -> Any:
     return job
 
 
-def _asked(folder: Path) -> list[str]:
+def _requested(folder: Path) -> list[str]:
     """The requests in the folder that no driver has settled, and the answers that were not read."""
     return [str(path) for name in (REQUESTS, ANSWERS) for path in (folder / "job" / name).glob("*") if path.is_file()]
 
@@ -80,7 +80,7 @@ def test_clicks_save_and_suspend_a_running_job(browser: Any, tmp_path: Path) -> 
         before = head(folder)
         until(lambda: head(folder).micro_batch > before.micro_batch)
         assert (head(folder).pins, head(folder).mode, job.state) == ((), CommitMode.RUNNING, "RUNNING")
-        assert _asked(tmp_path) == []
+        assert _requested(tmp_path) == []
 
         reported = _click(page, server.address, "Take a savepoint")
         (pin,) = head(folder).pins

@@ -129,14 +129,14 @@ class Watch(JobListener):
 
     def _compare(self) -> None:
         assert self.run is not None
-        asked = time.time() * 1e6
+        requested = time.time() * 1e6
         mine = self.run.status()
         assert mine is not None
         stored = status_in(self.blobs)
         answered = time.time() * 1e6
         self._commits(mine, stored)
         self._gaps(mine, stored)
-        self._rates((asked, answered), mine, stored)
+        self._rates((requested, answered), mine, stored)
         samples, others = (
             _samples(exposed([MonitoredJob("j", each, JobProgress((), 0, 0))], round(answered)))
             for each in (mine, status_from(json.loads(json.dumps(as_record(stored)))))
@@ -229,10 +229,10 @@ class Watch(JobListener):
             branch = f"{windows}{group}"
             stage = next(each for each in mine.stages if _is_grouping(each.stage, branch))
             assert stage.total.read == passed, branch
-            came = passed * WINDOWS[windows][1]
+            arrived = passed * WINDOWS[windows][1]
             out = sum(count for name, count in results if name == branch)
             # The others wait for the end of their window.
-            assert out + stage.total.late <= came, branch
+            assert out + stage.total.late <= arrived, branch
             self.late[branch] = stage.total.late
 
 

@@ -21,7 +21,7 @@ LAST = PaneInfo(2, 2, Timing.LATE, False, True)
 OVER, EXPIRED = 20, 40
 
 
-def came(*atoms: bytes) -> tuple[Record, ...]:
+def arrived(*atoms: bytes) -> tuple[Record, ...]:
     return tuple(Out("source-1", MAIN, b"k", (atom,), Timestamp(5)) for atom in atoms)
 
 
@@ -44,20 +44,22 @@ def checked(trigger: str, *micro_batches: tuple[MicroBatchRun, Any], lateness: i
 
 
 def test_panes_in_time_pass() -> None:
-    checked("counts", micro_batch(came(b"a", b"b", b"c"), pane(EARLY, b"a", b"b")))
-    assert checked("clock", micro_batch(came(b"a")), micro_batch(pane(EARLY, b"a"), time=2000)) == {
+    checked("counts", micro_batch(arrived(b"a", b"b", b"c"), pane(EARLY, b"a", b"b")))
+    assert checked("clock", micro_batch(arrived(b"a")), micro_batch(pane(EARLY, b"a"), time=2000)) == {
         "panes by the clock": 1,
         "late panes": 0,
     }
-    checked("early and late", micro_batch(came(b"a"), pane(LATE, b"a"), at=OVER))
-    checked("watermark", micro_batch(came(b"a"), at=OVER, leftover=True), micro_batch(pane(LAST, b"a"), at=OVER))
-    checked("never", micro_batch(came(b"a"), at=OVER), micro_batch(pane(LAST, b"a"), at=EXPIRED))
+    checked("early and late", micro_batch(arrived(b"a"), pane(LATE, b"a"), at=OVER))
+    checked("watermark", micro_batch(arrived(b"a"), at=OVER, leftover=True), micro_batch(pane(LAST, b"a"), at=OVER))
+    checked("never", micro_batch(arrived(b"a"), at=OVER), micro_batch(pane(LAST, b"a"), at=EXPIRED))
     drop = Drop("group-2", b"k", (b"b",), Timestamp(5), WINDOW, True, Timestamp(EXPIRED))
-    checked("never", micro_batch(came(b"a"), pane(LAST, b"a")), micro_batch(came(b"b"), drop, at=int(MAX_TIMESTAMP)))
+    checked(
+        "never", micro_batch(arrived(b"a"), pane(LAST, b"a")), micro_batch(arrived(b"b"), drop, at=int(MAX_TIMESTAMP))
+    )
     checked(
         "count and clock",
-        micro_batch(came(b"a"), time=0),
-        micro_batch(came(b"b"), time=800),
+        micro_batch(arrived(b"a"), time=0),
+        micro_batch(arrived(b"b"), time=800),
         micro_batch(pane(EARLY, b"a", b"b"), time=900),
     )
 
@@ -65,18 +67,18 @@ def test_panes_in_time_pass() -> None:
 @pytest.mark.parametrize(
     ("trigger", "micro_batches", "message"),
     [
-        ("counts", [micro_batch(came(b"a", b"b"))], "at most 1 may wait"),
-        ("always", [micro_batch(came(b"a"))], "at most 0 may wait"),
-        ("clock", [micro_batch(came(b"a")), micro_batch(pane(EARLY, b"a"), time=1999)], "too early"),
-        ("clock", [micro_batch(came(b"a")), micro_batch(time=2000)], "was due at 2000"),
-        ("early by the clock", [micro_batch(came(b"a")), micro_batch(time=2000)], "was due at 2000"),
-        ("early and late", [micro_batch(came(b"a"), at=OVER)], "the window has ended"),
-        ("early and late", [micro_batch(came(b"a", b"b"), pane(LATE, b"a", b"b"), at=OVER)], "comes out alone"),
-        ("never", [micro_batch(came(b"a"), at=EXPIRED)], "has expired"),
-        ("synchronized", [micro_batch(came(b"a"))], "leaves nothing for the next micro-batch"),
-        ("count or clock", [micro_batch(came(b"a")), micro_batch(pane(EARLY, b"a"), time=600)], "too early"),
-        ("count and clock", [micro_batch(came(b"a", b"b")), micro_batch(time=701)], "was due at 701"),
-        ("aligned clock", [micro_batch(came(b"a")), micro_batch(time=5600)], "was due at 5600"),
+        ("counts", [micro_batch(arrived(b"a", b"b"))], "at most 1 may wait"),
+        ("always", [micro_batch(arrived(b"a"))], "at most 0 may wait"),
+        ("clock", [micro_batch(arrived(b"a")), micro_batch(pane(EARLY, b"a"), time=1999)], "too early"),
+        ("clock", [micro_batch(arrived(b"a")), micro_batch(time=2000)], "was due at 2000"),
+        ("early by the clock", [micro_batch(arrived(b"a")), micro_batch(time=2000)], "was due at 2000"),
+        ("early and late", [micro_batch(arrived(b"a"), at=OVER)], "the window has ended"),
+        ("early and late", [micro_batch(arrived(b"a", b"b"), pane(LATE, b"a", b"b"), at=OVER)], "comes out alone"),
+        ("never", [micro_batch(arrived(b"a"), at=EXPIRED)], "has expired"),
+        ("synchronized", [micro_batch(arrived(b"a"))], "leaves nothing for the next micro-batch"),
+        ("count or clock", [micro_batch(arrived(b"a")), micro_batch(pane(EARLY, b"a"), time=600)], "too early"),
+        ("count and clock", [micro_batch(arrived(b"a", b"b")), micro_batch(time=701)], "was due at 701"),
+        ("aligned clock", [micro_batch(arrived(b"a")), micro_batch(time=5600)], "was due at 5600"),
     ],
 )
 def test_early_and_late_panes_are_found(

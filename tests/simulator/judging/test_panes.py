@@ -26,9 +26,9 @@ ATOMS = ((b"a0", b"a1"), (b"a2",), ())
 
 
 def checked(*outs: Out, **more: Any) -> None:
-    came = Counter(Item(b"k", atom, Timestamp(time)) for atom, time in TIMES.items())
+    arrived = Counter(Item(b"k", atom, Timestamp(time)) for atom, time in TIMES.items())
     group = Group(**{"trigger": "early and late", "lateness": 5, **more})
-    panes.check(Stage("group-2", 1, group), group, outs, came, fair=True)
+    panes.check(Stage("group-2", 1, group), group, outs, arrived, fair=True)
 
 
 def three(times: tuple[int, int, int] = (12, 12, 12)) -> list[Out]:

@@ -137,8 +137,8 @@ def test_processing_timer_sees_pending_event_timers(windowing: str, waiting: lis
 def test_drain_runs_only_truncated_restrictions_truncated_once(kind: Kind) -> None:
     context = Alone(Stage("it-1", 1, kind))
     runner = Expanding(context) if isinstance(kind, Expand) else Reading(context)
-    came = (b"0:1" if isinstance(kind, Source) else b"a0", Timestamp(1), (GLOBAL_WINDOW,), NO_PANE)
-    admitted = Restriction(b"id", "root", runner.restriction(b"k", came))
+    arrived = (b"0:1" if isinstance(kind, Source) else b"a0", Timestamp(1), (GLOBAL_WINDOW,), NO_PANE)
+    admitted = Restriction(b"id", "root", runner.restriction(b"k", arrived))
     with pytest.raises(Broken, match="without a drain"):
         runner.truncate(admitted)
     context.draining = True

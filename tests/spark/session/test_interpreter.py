@@ -37,7 +37,7 @@ def test_interpreter_without_arcbeam_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [sys.executable, "no-such-python", ""])
 def test_same_or_missing_interpreter_is_not_run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter, "_asked", None)
+    monkeypatch.setattr(interpreter, "_requested", None)
     interpreter.check(_session(command))
 
 

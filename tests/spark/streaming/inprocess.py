@@ -105,8 +105,8 @@ class InProcess(Cluster):
                 self._job.location, level, LevelInput(order.of_level(level, stages, physical.sides_of[level]))
             )
             rows.sort(key=lambda row: tuple(row[name] for name in ORDER))
-            came = pa.RecordBatch.from_pylist(rows, SCHEMA)
-            rows = [row for batch in task(iter([came])) for row in batch.to_pylist()]
+            arrived = pa.RecordBatch.from_pylist(rows, SCHEMA)
+            rows = [row for batch in task(iter([arrived])) for row in batch.to_pylist()]
         return reports_in((row["stage"], row["blob"]) for row in rows)
 
     def publish(self, micro_batch: int, committables: Sequence[Committable], *, again: bool) -> None:

@@ -63,12 +63,12 @@ def test_markers_precede_rows_in_order() -> None:
     to.report(b"report")
     to.mark(marker())
     on: list[ExchangeRow] = []
-    came: list[Any] = []
+    arrived: list[Any] = []
     level = LevelRows(
         Received(exchanged(rows, 0), at(), 1, sent(on, 1), first=False),
         sent(on, 1),
-        lambda stage, of: came.extend((stage, row.shard, row.bucket, row.blob) for row in of) or (),
-        lambda: came.append("ended"),
+        lambda stage, of: arrived.extend((stage, row.shard, row.bucket, row.blob) for row in of) or (),
+        lambda: arrived.append("ended"),
     )
     assert level.markers() == [marker()]
     for shard in (0, 1):
@@ -76,11 +76,11 @@ def test_markers_precede_rows_in_order() -> None:
             list(level.elements(stage, shard))
         for row in level.passing(shard):
             level.pass_on(row)
-    assert came == [
+    assert arrived == [
         (f"the {name}", shard, bucket, name.encode()) for shard in (0, 1) for name in ("s1", "s2") for bucket in (3, 5)
     ]
     level.mark(marker(level=1))
-    assert came[-1] == "ended"
+    assert arrived[-1] == "ended"
     passed = [row for row in on if row.shard >= 0]
     assert [(row.task, row.shard, row.stage, row.bucket) for row in passed] == [
         (0, shard, stage, bucket) for shard in (0, 1) for stage in (3, 4) for bucket in (3, 5)

@@ -248,12 +248,12 @@ class Ask(beam.DoFn):
         self._throttler = AdaptiveThrottler(window_ms=1000, bucket_ms=100, overload_ratio=2)
 
     def process(self, element: int) -> Iterator[tuple[int, int]]:
-        yield element, self._asked(element)
+        yield element, self._requested(element)
 
     @retry.with_exponential_backoff(
         num_retries=20, initial_delay_secs=0.01, max_delay_secs=0.1, retry_filter=_too_many, logger=lambda *_: None
     )
-    def _asked(self, element: int) -> int:
+    def _requested(self, element: int) -> int:
         while self._throttler.throttle_request(time.time() * 1000):
             time.sleep(0.01)
         began = time.time()

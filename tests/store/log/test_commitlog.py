@@ -66,9 +66,9 @@ class Script:
         try:
             if verb == "opens":
                 self.logs[who] = opened(store)
-                return self.told(Committed(self.logs[who].head))
+                return self.reported(Committed(self.logs[who].head))
             log = self.logs[who]
-            return self.told(log.resolve() if verb == "resolves" else log.propose(log.draft(Timestamp(0))))
+            return self.reported(log.resolve() if verb == "resolves" else log.propose(log.draft(Timestamp(0))))
         except InvalidManifestError as e:
             micro_batch = re.search(r"the outcome of micro-batch (\d+)", str(e))
             assert micro_batch is not None
@@ -81,7 +81,7 @@ class Script:
             return "refused: nothing happened"
 
     @staticmethod
-    def told(outcome: Outcome) -> str:
+    def reported(outcome: Outcome) -> str:
         match outcome:
             case Committed(m):
                 return f"micro-batch {m.micro_batch} of epoch {m.epoch}"

@@ -271,8 +271,8 @@ def test_missing_manifest_is_reported_as_damage(memory: DurableBlobs, micro_batc
     damaged(memory, 4)
     found = inspect(memory, check=True, micro_batches=micro_batches)
     assert [of.micro_batch for of in found.micro_batches] == [9, 8, 7][:micro_batches]
-    assert ["missing" in told for told in found.damaged] == [True, True, False]
-    assert all(manifest_name(6 - i) in told for i, told in enumerate(found.damaged))
+    assert ["missing" in reported for reported in found.damaged] == [True, True, False]
+    assert all(manifest_name(6 - i) in reported for i, reported in enumerate(found.damaged))
     assert "restore the file from a backup" in found.damaged[0]
     assert len(inspect(memory, micro_batches=4).damaged) == 1, (
         "of the micro-batches that are listed, if no check is asked for"
@@ -302,7 +302,7 @@ def test_damaged_floor_is_found_by_manifests(memory: DurableBlobs, slots: list[i
         memory.put(name, {"cut": memory.get(name)[:9], "empty": b"", "else": b"something else here"}[how])
     assert read_head(memory) == log.head
     found = inspect(memory)
-    assert all(floors(memory)[slot] in told for slot, told in zip(slots, found.damaged, strict=True))
+    assert all(floors(memory)[slot] in reported for slot, reported in zip(slots, found.damaged, strict=True))
     log = opened(memory)
     assert (log.head.micro_batch, log.epoch) == (10, 2)
     assert read_manifest(memory, log.floor).kind == ManifestKind.MICRO_BATCH
@@ -415,19 +415,19 @@ def test_job_that_never_had_a_manifest_begins(memory: DurableBlobs) -> None:
 @pytest.mark.contract("STORE-03")
 @pytest.mark.parametrize("memory", ["memory"], indirect=True)
 @pytest.mark.parametrize("swept", [False, True])
-@pytest.mark.parametrize("asked", [0, 1])
-def test_job_begun_by_another_driver_is_not_refused(memory: DurableBlobs, asked: int, swept: bool) -> None:
+@pytest.mark.parametrize("requested", [0, 1])
+def test_job_begun_by_another_driver_is_not_refused(memory: DurableBlobs, requested: int, swept: bool) -> None:
     class Overtaken(UnreliableBlobs):
         """After the search for the first manifest, let another driver open, and its tasks write."""
 
         def get(self, name: str) -> bytes:
-            nonlocal asked
+            nonlocal requested
             try:
                 return super().get(name)
             except MissingFileError:
                 if name == manifest_name(0):
-                    asked -= 1
-                    if asked < 0 and not list(memory.list("manifests")):
+                    requested -= 1
+                    if requested < 0 and not list(memory.list("manifests")):
                         other = opened(memory)
                         for _ in range(3):
                             micro_batch(other)
@@ -439,7 +439,7 @@ def test_job_begun_by_another_driver_is_not_refused(memory: DurableBlobs, asked:
     try:
         log = opened(meanwhile)
     except (FencedError, IndeterminateError):
-        assert asked < 0
+        assert requested < 0
         log = opened(meanwhile)
     assert log.head.micro_batch >= 4
     micro_batch(log)

@@ -98,11 +98,11 @@ def scenario(folder: Path, scratch: Path, recording: Recording) -> None:
     """Run two drivers, with a kept and a deleted savepoint, requests, merged files, sweeps, and a suspension."""
     run = Run(folder, scratch / "one", recording)
     run.micro_batch()
-    asked = requests.ask(run.blobs, RequestKind.SAVEPOINT, "safe", Timestamp(1))
-    recording.note(("asked", asked.id))
+    requested = requests.ask(run.blobs, RequestKind.SAVEPOINT, "safe", Timestamp(1))
+    recording.note(("requested", requested.id))
     run.micro_batch(name="safe")
-    requests.answer(run.blobs, asked.id, Answer(AnswerKind.DONE, "", run.log.head.micro_batch))
-    recording.note(("answered", asked.id))
+    requests.answer(run.blobs, requested.id, Answer(AnswerKind.DONE, "", run.log.head.micro_batch))
+    recording.note(("answered", requested.id))
     run.sweep()
     run.micro_batch(name="gone")
     for _ in range(3):
@@ -134,9 +134,9 @@ def promised(place: Path, notes: Sequence[Any]) -> None:
         for name in ("", *named):
             found = inspect(blobs, savepoint=name, check=True)
             assert (found.damaged, found.problems) == ((), ())
-        asked, answered = ({note[1] for note in notes if note[0] == what} for what in ("asked", "answered"))
+        requested, answered = ({note[1] for note in notes if note[0] == what} for what in ("requested", "answered"))
         # A request stays until it is answered, and the answer can be read.
-        assert asked - answered <= set(requests.waiting(blobs)) | {info.name[8:] for info in blobs.list("answers")}
+        assert requested - answered <= set(requests.waiting(blobs)) | {info.name[8:] for info in blobs.list("answers")}
     log = opened(blobs, force=True)
     assert log.head.micro_batch > committed
     log.propose(log.draft(Timestamp(100)))

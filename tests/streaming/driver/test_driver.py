@@ -39,7 +39,7 @@ from tests.streaming.jobs import LAYOUT, READERS, opened
 
 
 class World:
-    """The environment of a driver; its calls are in `story`. Micro-batches report `reports`, one after the other."""
+    """The environment of a driver; its calls are in `event_log`. Micro-batches report `reports`, one by one."""
 
     def __init__(self, *reports: str, blobs: MemoryBlobs | None = None, sweep_every: int = 2) -> None:
         self.blobs = UnreliableBlobs(blobs or MemoryBlobs(), 0)
@@ -47,7 +47,7 @@ class World:
         self.reports = list(reports)
         self.time = Timestamp(0)
         self.todo: list[Event] = [started(self.log.head, LAYOUT, self.time)]
-        self.story: list[str] = []
+        self.event_log: list[str] = []
         self.taken: list[tuple[Event, Sequence[Command]]] = []
         self.tokens: list[Sequence[bytes]] = []
         self.commits = LogCommits(self.log, LAYOUT, READERS, self.warn)
@@ -56,7 +56,7 @@ class World:
 
     def play(self) -> list[str]:
         drive(self.driver, self, self)
-        return self.story
+        return self.event_log
 
     # Clock, inbox.
 
@@ -83,16 +83,16 @@ class World:
         pass
 
     def warn(self, text: str) -> None:
-        self.story.append(f"warn {text}")
+        self.event_log.append(f"warn {text}")
 
     def swept(self, swept: Swept | StoreError) -> None:
-        self.story.append("swept" if isinstance(swept, Swept) else "could not sweep")
+        self.event_log.append("swept" if isinstance(swept, Swept) else "could not sweep")
 
     # Cluster, sinks.
 
     def run(self, order: TaskAssignment) -> None:
         plan = order.plan
-        self.story.append(f"run {plan.micro_batch}")
+        self.event_log.append(f"run {plan.micro_batch}")
         what, _, extra = (self.reports.pop(0) if self.reports else "nothing left").partition(" with ")
         of_task: dict[str, object] = {}
         if "sink" in extra:
@@ -104,23 +104,23 @@ class World:
         self.put(MicroBatchReported(Timestamp(0), plan.micro_batch, plan.attempt, Duration(1), reports))
 
     def abandon(self, micro_batch: int, attempt: int) -> None:
-        self.story.append(f"abandon {micro_batch}.{attempt}")
+        self.event_log.append(f"abandon {micro_batch}.{attempt}")
 
     def finalize(self, micro_batch: int, tokens: Sequence[bytes]) -> None:
         self.tokens.append(tokens)
-        self.story.append(f"finalize {micro_batch}")
+        self.event_log.append(f"finalize {micro_batch}")
         self.put(Finalized(Timestamp(0), micro_batch))
 
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
-        self.story.append("shut down " + " ".join(stages))
+        self.event_log.append("shut down " + " ".join(stages))
         self.put(ShutDown(Timestamp(0)))
 
     def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
-        self.story.append("tear down " + " ".join(stages))
+        self.event_log.append("tear down " + " ".join(stages))
         self.put(TornDown(Timestamp(0)))
 
     def publish(self, micro_batch: int, committables: Sequence[Committable]) -> None:
-        self.story.append(f"publish {micro_batch}: {len(committables)}")
+        self.event_log.append(f"publish {micro_batch}: {len(committables)}")
         self.put(Published(Timestamp(0), micro_batch))
 
 
@@ -132,7 +132,7 @@ class Failing(World):
         super().__init__(*reports, blobs=blobs)
 
     def run(self, order: TaskAssignment) -> None:
-        self.story.append(f"run {order.plan.micro_batch}")
+        self.event_log.append(f"run {order.plan.micro_batch}")
         self.failed.append("step")
         self.put(
             MicroBatchFailed(Timestamp(0), order.plan.micro_batch, order.plan.attempt, "the copy is ahead", again=True)
@@ -159,7 +159,7 @@ def _ran(*reports: str) -> World:
 @pytest.mark.contract("END-01", "STORE-02")
 def test_job_is_driven_to_its_end() -> None:
     world = _ran("more with sink", "more with callbacks", "more", "nothing left")
-    assert world.story == [
+    assert world.event_log == [
         "run 1",
         "publish 1: 1",
         "run 2",
@@ -206,7 +206,7 @@ def test_next_driver_publishes_unpublished_committables() -> None:
     world = World("more with sink", blobs=blobs)
     while world.log.head.micro_batch == 0:
         world.driver.handle(world.todo.pop(0))
-    assert "publish" not in " ".join(world.story)
+    assert "publish" not in " ".join(world.event_log)
     assert World(blobs=blobs).play()[:2] == ["publish 2: 1", "run 3"]
 
 
@@ -221,7 +221,7 @@ def test_unknown_outcome_is_resolved_later() -> None:
     world.play()
     assert world.driver.end is not None
     assert world.driver.end.state is EndState.DONE
-    (warned,) = [line for line in world.story if line.startswith("warn")]
+    (warned,) = [line for line in world.event_log if line.startswith("warn")]
     assert warned.startswith("warn the outcome of the commit of micro-batch 1 ")
 
 
@@ -284,7 +284,7 @@ def test_idle_driver_notices_takeover_within_seconds() -> None:
     began = world.time
     why = _overtaken(world, blobs)
     assert world.time - began <= TAKEOVER_CHECKS + 10
-    assert world.story == ["run 1", f"warn {why}", "tear down join rates read"]
+    assert world.event_log == ["run 1", f"warn {why}", "tear down join rates read"]
 
 
 @pytest.mark.contract("STORE-03")
@@ -294,7 +294,7 @@ def test_driver_of_long_micro_batch_notices_takeover() -> None:
     world.driver.handle(world.todo.pop(0))
     world.todo.clear()  # the micro-batch does not end
     why = _overtaken(world, blobs)
-    assert world.story == ["run 1", f"warn {why}", "abandon 1.0", "tear down join rates read"]
+    assert world.event_log == ["run 1", f"warn {why}", "abandon 1.0", "tear down join rates read"]
 
 
 @pytest.mark.contract("STORE-03")
@@ -304,9 +304,9 @@ def test_fenced_driver_retries_nothing(failures: int) -> None:
     world = Failing(blobs=blobs)
     while len(world.failed) <= failures:
         world.driver.handle(world.next(world.driver.wake) or ClockAdvanced(world.time))
-    runs = world.story.count("run 1")
+    runs = world.event_log.count("run 1")
     _overtaken(world, blobs)
-    assert world.story.count("run 1") == runs
+    assert world.event_log.count("run 1") == runs
 
 
 @pytest.mark.contract("STORE-03")
@@ -317,7 +317,7 @@ def test_fenced_driver_publishes_nothing_after_last_commit() -> None:
         world.driver.handle(world.todo.pop(0))
     assert world.log.head.mode is CommitMode.DONE
     _overtaken(world, blobs)
-    assert world.story.count("publish 1: 1") == 1
+    assert world.event_log.count("publish 1: 1") == 1
 
 
 def test_driving_ends_on_request() -> None:

@@ -11,7 +11,7 @@ from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.drivernote import driver_note_of
 from arcbeam.streaming.driver.heartbeat import SILENT_SECONDS, Heartbeat
 from arcbeam.streaming.status.activity import Activity
-from arcbeam.streaming.status.taskheartbeats import Heard
+from arcbeam.streaming.status.taskheartbeats import HeardTasks
 from arcbeam.testing import Faults, UnreliableBlobs
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden.texts import check_message
@@ -28,7 +28,7 @@ class Lived:
         self.head = opened(self.blobs).head
         self.activity, self.warned = Activity(14, 3), list[str]()
         self.location = JobLocation(str(folder))
-        heard = Heard(self.location, lambda: self.seconds)
+        heard = HeardTasks(self.location, lambda: self.seconds)
         self.heart = Heartbeat(
             self.blobs, self.head, "host:job", self, self.activity, heard, self.warned.append, lambda: self.seconds
         )

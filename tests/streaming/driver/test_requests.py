@@ -34,14 +34,14 @@ class Steered(World):
         self.requests = RequestQueue(self, self)
         self.requests.opened(self.blobs, self.log.head)
         self.at: dict[int, list[tuple[RequestKind, str]]] = {}
-        self.asked: list[Request] = []
+        self.requested: list[Request] = []
         self.fails = 0
         self.driver = JobDriver(JobMachine(LAYOUT, SETTINGS), self.commits, self, self, self, self, self)
 
     def play(self) -> list[str]:
         super().play()
         self.requests.close(self.driver.end)
-        return self.story
+        return self.event_log
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
         super().handled(event, commands)
@@ -51,7 +51,7 @@ class Steered(World):
         micro_batch = order.plan.micro_batch
         for what, name in self.at.pop(micro_batch, []):
             name, _, new = name.partition(" ")
-            self.asked.append(files.ask(self.blobs, what, name, Timestamp(NOW + len(self.asked)), new))
+            self.requested.append(files.ask(self.blobs, what, name, Timestamp(NOW + len(self.requested)), new))
         self.requests.look()
         if micro_batch == self.fails:
             self.put(MicroBatchFailed(Timestamp(0), micro_batch, order.plan.attempt, "user error", again=False))
@@ -59,7 +59,7 @@ class Steered(World):
             super().run(order)
 
     def answers(self) -> list[Answer | None]:
-        return [files.answer_to(self.blobs, request) for request in self.asked]
+        return [files.answer_to(self.blobs, request) for request in self.requested]
 
     @property
     def pins(self) -> list[tuple[str, int]]:
@@ -95,7 +95,7 @@ def test_next_commit_renames_and_deletes_savepoints_in_order() -> None:
     assert late is not None
     assert late.kind is AnswerKind.REFUSED
     check_message("savepoint-not-renamed", late.text)
-    assert "micro-batch 3 could not be named savepoint 'rename c b'" in " ".join(world.story)
+    assert "micro-batch 3 could not be named savepoint 'rename c b'" in " ".join(world.event_log)
 
 
 @pytest.mark.contract("STORE-04", "STORE-05")
@@ -109,7 +109,7 @@ def test_next_driver_answers_completed_rename() -> None:
     while world.pins != [("c", 1)]:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
-    following.asked = world.asked[2:]
+    following.requested = world.requested[2:]
     following.play()
     assert [answer and answer.kind for answer in following.answers()] == [AnswerKind.DONE] * 2
     assert following.pins == [("c", 1)]
@@ -231,7 +231,7 @@ def test_next_driver_continues_drain_to_same_savepoint() -> None:
     while world.log.head.mode is not CommitMode.DRAINING:
         world.driver.handle(world.todo.pop(0))
     following = Steered("more", "nothing left", blobs=blobs)
-    following.asked = world.asked
+    following.requested = world.requested
     following.at = {3: [(RequestKind.SUSPEND, "pause")]}
     drains = following.requests.draining()
     assert drains is not None
@@ -341,7 +341,7 @@ def test_completed_request_of_dead_driver_is_not_repeated(what: RequestKind) -> 
     while not world.pins:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
-    following.asked = world.asked
+    following.requested = world.requested
     following.play()
     assert following.answers() == [Answer(AnswerKind.DONE, "savepoint 'here' is micro-batch 2", 2)]
     assert following.driver.end == End(EndState.DONE)
@@ -353,10 +353,10 @@ def test_next_driver_handles_unsettled_request() -> None:
     blobs = MemoryBlobs()
     world = Steered("more", "more", blobs=blobs)
     world.at = {2: [(RequestKind.DRAIN, "last"), (RequestKind.CANCEL, "")]}
-    while not world.asked:
+    while not world.requested:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
-    following.asked = world.asked
+    following.requested = world.requested
     following.play()
     drained, cancelled = following.answers()
     assert drained is not None
@@ -372,10 +372,10 @@ def test_fenced_driver_leaves_requests_to_other_driver() -> None:
     blobs = MemoryBlobs()
     world = Steered("more", "more", blobs=blobs)
     world.at = {2: [(RequestKind.SAVEPOINT, "here")]}
-    while not world.asked:
+    while not world.requested:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
-    following.asked = world.asked
+    following.requested = world.requested
     world.play()
     assert world.driver.end is not None
     assert world.driver.end.state is EndState.FAILED
@@ -391,9 +391,9 @@ def test_idle_fenced_driver_leaves_requests() -> None:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
     world.play()
-    asked = files.ask(blobs, RequestKind.CANCEL, "", NOW)
+    requested = files.ask(blobs, RequestKind.CANCEL, "", NOW)
     world.requests.look()
-    assert files.waiting(blobs) == [asked.id]
+    assert files.waiting(blobs) == [requested.id]
     following.play()
 
 

@@ -119,12 +119,12 @@ def test_caught_up_restriction_is_named_once_it_stops() -> None:
     assert (found.kind, found.name, found.shard) == ("restriction", "", 1)
     # Its DoFn says why it has brought nothing.
     waits = replace(idle, reason="no broker of kafka:9092 has answered for 7 s: Connection refused")
-    told = cause(waits, 10)
-    check_message("cause-waiting-restriction", f"{told.text}\n{told.released_when}")
+    reported = cause(waits, 10)
+    check_message("cause-waiting-restriction", f"{reported.text}\n{reported.released_when}")
     assert "clicks[3]" in cause(replace(idle, size=1.0), 20).text
     # Its watermark does not advance, although nothing is left.
     assert "clicks[3]" in cause(idle, 20_000_000).text
-    assert cause(waits, 20_000_001).text == told.text
+    assert cause(waits, 20_000_001).text == reported.text
 
 
 def test_blocked_elements_are_explained_with_side_input() -> None:
@@ -190,7 +190,7 @@ def test_each_hold_names_what_would_release_it(hold: Hold, kind: str, message: s
 
 
 @pytest.mark.contract("WM-04", "WM-06")
-def test_doubted_times_of_observer_are_explained() -> None:
+def test_unconfirmed_times_of_observer_are_explained() -> None:
     log = opened(MemoryBlobs())
     clicks = Observer("clicks", Duration(0), max_jump=Duration(9_000_000), confirmed_by=5)
     read, *others = LAYOUT.stages
@@ -225,9 +225,9 @@ def test_skew_limit_of_observer_is_explained() -> None:
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
     check_message("cause-observer-skew", f"{cause.text}\n{cause.released_when}")
-    came = staged("read", 0, 0, counts=Counts(1, 32, resumed=1, made=32))
+    arrived = staged("read", 0, 0, counts=Counts(1, 32, resumed=1, made=32))
     command = replace(
-        proposal(2, 0, *all_of(replace(came, local=Local(silent, {"main": OutputTime(silent)})))), times=times
+        proposal(2, 0, *all_of(replace(arrived, local=Local(silent, {"main": OutputTime(silent)})))), times=times
     )
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 from arcbeam.store.jobtemp.location import JobLocation
-from arcbeam.streaming.status.taskheartbeats import Heard, RunningTasks
+from arcbeam.streaming.status.taskheartbeats import HeardTasks, RunningTasks
 
 
 def test_short_tasks_of_a_long_run_send_heartbeats(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_jobs_are_apart(tmp_path: Path) -> None:
 
 def test_silence_is_measured_from_the_last_heartbeat_of_the_run(tmp_path: Path) -> None:
     now, location = 100.0, JobLocation(str(tmp_path))
-    tasks = Heard(location, lambda: now)
+    tasks = HeardTasks(location, lambda: now)
 
     def beat(micro_batch: int, attempt: int, number: int) -> None:
         location.put_bytes("beats/0-0", struct.pack("<qqq", micro_batch, attempt, number))

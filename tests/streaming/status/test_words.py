@@ -76,7 +76,7 @@ def test_driver_without_note_for_its_period_is_silent() -> None:
     assert silent(status()) is None
 
 
-def test_state_is_doubted_if_no_driver_seems_to_run() -> None:
+def test_state_is_unconfirmed_if_no_driver_seems_to_run() -> None:
     now = time.time() * 1e6
     assert state_of(status()) == "running"
     assert state_of(status(due=now - 1000e6)) == "running, perhaps"

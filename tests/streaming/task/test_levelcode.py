@@ -80,11 +80,11 @@ class Out:
 class Calls(Finalizations):
     """Finalizations of a task."""
 
-    def __init__(self, story: list[str]) -> None:
-        self._story = story
+    def __init__(self, event_log: list[str]) -> None:
+        self._event_log = event_log
 
     def run(self) -> None:
-        self._story.append("finalized")
+        self._event_log.append("finalized")
 
 
 class TextStage(TaskStage):
@@ -96,7 +96,7 @@ class TextStage(TaskStage):
     def __init__(self, stage: Stage) -> None:
         self.stage, self.id = stage, stage.id
         self.writers = [Out()]
-        self.story: list[str] = []
+        self.event_log: list[str] = []
         self.sides: PublishedSides | None = None
 
     def spec(self, placed: StagePlacement) -> StageSpec:
@@ -111,7 +111,7 @@ class TextStage(TaskStage):
         now: Timestamp | None,
     ) -> None:
         self.outbox, self.side_writer, self.sides = outbox, side_writer, sides
-        self.story.append(f"begins task {task}")
+        self.event_log.append(f"begins task {task}")
 
     def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         for row in rows:
@@ -148,7 +148,7 @@ class TextStage(TaskStage):
         report.metrics = [b"late %d, closed %d" % (late, closed)]
 
     def callbacks(self) -> Calls | None:
-        return Calls(self.story) if self.stage.finalizes else None
+        return Calls(self.event_log) if self.stage.finalizes else None
 
     def needs_teardown(self) -> bool:
         return False
@@ -157,7 +157,7 @@ class TextStage(TaskStage):
         return self.stage.name
 
     def abandon(self) -> None:
-        self.story.append("abandoned")
+        self.event_log.append("abandoned")
 
     def shut_down(self) -> list[str]:
         return []
@@ -171,14 +171,14 @@ class TextRunner:
 
     def __init__(self, stage: TextStage, view: StateView, placed: StagePlacement) -> None:
         self.stage = stage
-        self.bag = BagCell(Cells(view, placed.number), "came")
+        self.bag = BagCell(Cells(view, placed.number), "arrived")
 
     def put(self, channel: int, word: bytes, blob: bytes) -> None:
         self.stage.writers[0].taken += 1
         self.stage.outbox.put(Row(channel, key_hash(word) % SHARDS, 0, blob))
 
     def late(self, drop: DropLate | DropHeld | DropCombined | Late) -> None:
-        self.stage.story.append("late")
+        self.stage.event_log.append("late")
 
     def about(self) -> str:
         return "a word"
@@ -220,7 +220,7 @@ class Exchange:
 
     code: LevelCode | None = None
     rows: list[Row] = field(default_factory=list)
-    came: list[Marker] = field(default_factory=list)
+    arrived: list[Marker] = field(default_factory=list)
     sent: list[Row] = field(default_factory=list)
     marked: list[Marker] = field(default_factory=list)
     reports: list[BundleReport] = field(default_factory=list)
@@ -229,7 +229,7 @@ class Exchange:
         self.sent.append(row)
 
     def markers(self) -> Sequence[Marker]:
-        return self.came
+        return self.arrived
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         assert self.code is not None
@@ -294,7 +294,7 @@ def test_stage_without_an_sdk_runs_with_state_and_side_inputs(world: World) -> N
     assert [row.blob for row in first.sent] == [b"tea", b"pie", b"tea"], "entries of the multimap are no rows"
     assert first.code is not None
     assert first.code.written() == 6
-    second.rows, second.came = first.sent, first.marked
+    second.rows, second.arrived = first.sent, first.marked
     of_sums = world.run(1, second)
     assert second.sent == [], "the side inputs are not committed yet"
     assert [report.stage for report in first.reports + second.reports] == ["the words", "the sums"]
@@ -303,11 +303,11 @@ def test_stage_without_an_sdk_runs_with_state_and_side_inputs(world: World) -> N
     world.log.propose(world.log.draft(Timestamp(1), shards=shards, side_files=of_words.files.sides))
     none, third = Exchange(), Exchange()
     world.run(0, none)
-    third.came = none.marked
+    third.arrived = none.marked
     world.run(1, third)
     assert none.sent == []
     assert sorted(row.blob for row in third.sent) == [b"pie: 1", b"tea: 0+2", b"tea: 0+2"]
-    assert world.stages["the sums"].story == ["begins task 0"] * 2
+    assert world.stages["the sums"].event_log == ["begins task 0"] * 2
 
 
 def test_dropped_elements_are_counted_by_reason(world: World) -> None:
@@ -319,7 +319,7 @@ def test_dropped_elements_are_counted_by_reason(world: World) -> None:
     assert exchange.code is code
     (report,) = code.end()
     assert report.metrics == [b"late 2, closed 1"]
-    assert world.stages["the sums"].story == ["begins task 0", "late", "late", "late"]
+    assert world.stages["the sums"].event_log == ["begins task 0", "late", "late", "late"]
     assert code.about() == "a word"
     assert code.stage is not None
     assert code.stage.running_step() == "sums"
@@ -331,4 +331,4 @@ def test_finalizations_are_released_at_end_of_task(world: World) -> None:
     code.end()
     (calls,) = code.callbacks()
     calls.run()
-    assert world.stages["the end"].story == ["begins task 0", "finalized"]
+    assert world.stages["the end"].event_log == ["begins task 0", "finalized"]

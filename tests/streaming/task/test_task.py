@@ -52,14 +52,14 @@ SPECS = {placed.name: StageSpec(placed) for placed in LAYOUT.stages}
 
 
 class World:
-    """The environment of an attempt; its calls are in `story`."""
+    """The environment of an attempt; its calls are in `event_log`."""
 
     def __init__(self, log: CommitLog, scratch: Path) -> None:
-        self.log, self.story = log, list[str]()
+        self.log, self.event_log = log, list[str]()
         self.host = MemoryHost(scratch)
         self.files = TaskStore(log.blobs, self.host, scratch)
         self.from_a = Marker(1, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})
-        self.came: list[Marker] = [self.from_a]
+        self.arrived: list[Marker] = [self.from_a]
         self.sides_made: list[SideData] = []
         self.closed = 0
 
@@ -73,10 +73,10 @@ class World:
     # Rows.
 
     def markers(self) -> Sequence[Marker]:
-        return self.came
+        return self.arrived
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
-        self.story.append(f"elements of {stage} in {shard}")
+        self.event_log.append(f"elements of {stage} in {shard}")
         yield b"k", [(f"{stage}{shard}".encode(), Timestamp(3), (GLOBAL_WINDOW,), NO_PANE)]
 
     def any(self, stage: str, shard: int) -> bool:
@@ -86,10 +86,10 @@ class World:
         yield f"row for d in {shard}"
 
     def pass_on(self, row: str) -> None:
-        self.story.append(f"pass on {row}")
+        self.event_log.append(f"pass on {row}")
 
     def mark(self, marker: Marker) -> None:
-        self.story.append(f"mark {sorted(port.stage for port in marker.times)}")
+        self.event_log.append(f"mark {sorted(port.stage for port in marker.times)}")
 
     # User code.
 
@@ -139,7 +139,7 @@ class Code:
     def process(self, key: bytes, elements: KeyElements) -> CallResult:
         if elements[0][0] == b"fails":
             raise ZeroDivisionError
-        self.world.story.append(f"process {elements[0][0].decode()}")
+        self.world.event_log.append(f"process {elements[0][0].decode()}")
         self.bag.extend(key, b"", (value for value, _, _, _ in elements))
         return CallResult(len(elements))
 
@@ -155,7 +155,7 @@ def world(tmp_path: Path) -> World:
 @pytest.mark.contract("STORE-02", "ENG-02")
 def test_rows_pass_by_shard_before_marker(world: World) -> None:
     world.attempt().run()
-    assert world.story == [
+    assert world.event_log == [
         "elements of b in 0",
         "process b0",
         "elements of c in 0",
@@ -172,11 +172,11 @@ def test_rows_pass_by_shard_before_marker(world: World) -> None:
 
 def test_only_sources_begin_in_first_micro_batch(world: World) -> None:
     world.attempt(0, beginning=LAYOUT.sources).run()
-    assert [line for line in world.story if "begin" in line] == ["process begin", "process begin"]
-    world.story.clear()
+    assert [line for line in world.event_log if "begin" in line] == ["process begin", "process begin"]
+    world.event_log.clear()
     world.attempt(0).work()
     world.attempt(1, beginning=LAYOUT.sources).work()
-    assert [line for line in world.story if "begin" in line] == []
+    assert [line for line in world.event_log if "begin" in line] == []
 
 
 @pytest.mark.contract("ENG-09")
@@ -184,11 +184,11 @@ def test_script_elements_arrive_once_at_their_stage(world: World) -> None:
     a, *others = LAYOUT.stages
     world.layout = replace(LAYOUT, stages=(replace(a, scripted=True), *others))
     world.attempt(0, beginning=LAYOUT.sources).work()
-    assert [line for line in world.story if "begin" in line] == []
-    for stage, came in (("a", ["process x"]), ("somebody else", [])):
-        world.story.clear()
+    assert [line for line in world.event_log if "begin" in line] == []
+    for stage, arrived in (("a", ["process x"]), ("somebody else", [])):
+        world.event_log.clear()
         world.attempt(0, event=AddElements(stage, ((b"x", Timestamp(4)),))).work()
-        assert [line for line in world.story if line.startswith("process x")] == came
+        assert [line for line in world.event_log if line.startswith("process x")] == arrived
 
 
 @pytest.mark.contract("STORE-02")
@@ -224,7 +224,7 @@ def test_report_names_the_outputs_that_side_inputs_got(world: World) -> None:
     assert attempt.write(before).published == (_A, _B)
     # Those that the engine reports stay: their windows are complete, without any content.
     world.sides_made = [SideData(8, 0, b"x", None, _B)]
-    world.came = [Marker(1, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+    world.arrived = [Marker(1, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
     attempt = world.attempt(name="t2")
     assert attempt.write(replace(attempt.work(), published=(_A,))).published == (_A, _B)
 
@@ -233,7 +233,7 @@ def test_unchanged_shards_are_not_reported(world: World, monkeypatch: pytest.Mon
     report = world.attempt().run()
     world.log.propose(world.log.draft(Timestamp(1), shards=report.files.shards))
     monkeypatch.setattr(world, "elements", lambda stage, shard: ())
-    world.came = [Marker(2, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+    world.arrived = [Marker(2, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
     assert world.attempt(name="t2").run().files.shards == ()
 
 
@@ -241,7 +241,7 @@ def test_unchanged_shards_are_not_reported(world: World, monkeypatch: pytest.Mon
 def test_many_files_of_shard_are_merged(world: World) -> None:
     kinds: list[list[str]] = []
     for micro_batch in range(1, 7):
-        world.came = [Marker(micro_batch, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+        world.arrived = [Marker(micro_batch, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
         report = world.attempt(name=f"t{micro_batch}").run()
         world.log.propose(world.log.draft(Timestamp(micro_batch), shards=report.files.shards))
         kinds.append([str(file.kind) for file in world.log.head.shards[0].files])
@@ -257,7 +257,7 @@ def test_many_files_of_shard_are_merged(world: World) -> None:
 @pytest.mark.contract("STORE-04", "ENG-05")
 def test_responsible_task_merges_side_input_files(world: World) -> None:
     for micro_batch in range(1, 6):
-        world.came = [Marker(micro_batch, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+        world.arrived = [Marker(micro_batch, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
         writers, made = [], []
         for channel in (7, 8):
             writer = SideFileWriter(world.files.scratch, channel, _A)
@@ -318,7 +318,7 @@ def test_copies_are_released_also_after_failure(world: World, tmp_path: Path, fa
 
 @pytest.mark.contract("STORE-02")
 def test_task_without_all_markers_writes_nothing(world: World) -> None:
-    world.came = []
+    world.arrived = []
     with pytest.raises(InconsistentCutError):
         world.attempt().run()
-    assert world.story == []
+    assert world.event_log == []

@@ -41,7 +41,7 @@ from arcbeam.model.commits import name_change
 from arcbeam.model.script import AdvanceClock, ScriptEvent, ScriptOver
 from arcbeam.model.timestamps import Timestamp, shifted
 
-_STORY: Final = 50
+_EVENTS_SHOWN: Final = 50
 _OPEN: Final = (Phase.NEW, Phase.RUNNING)
 
 
@@ -62,7 +62,7 @@ class JobMachine:
         # The budget of the next micro-batch.
         self._budget: MicroBatchBudget = self._state.settings.budget
         # The last events and the commands that they caused.
-        self._story: deque[tuple[on.Event, tuple[Command, ...]]] = deque(maxlen=_STORY)
+        self._event_log: deque[tuple[on.Event, tuple[Command, ...]]] = deque(maxlen=_EVENTS_SHOWN)
 
     @property
     def mode(self) -> Mode:
@@ -91,7 +91,7 @@ class JobMachine:
 
     def event_log(self) -> list[tuple[on.Event, tuple[Command, ...]]]:
         """Return the last events and the commands that they caused, without the reports of tasks."""
-        return list(self._story)
+        return list(self._event_log)
 
     def waiting(self) -> Dump:
         """Return what each stage waits for, as of this driver's newest micro-batch."""
@@ -121,7 +121,7 @@ class JobMachine:
         if self.phase is not Phase.ENDED and state.wanted != state.waits_until:
             state.waits_until = state.wanted
             out.append(WaitUntil(state.wanted))
-        self._story.append((_brief(event), tuple(map(_brief, out))))
+        self._event_log.append((_brief(event), tuple(map(_brief, out))))
         return out
 
     def _take(self, event: on.Event) -> None:
@@ -230,9 +230,9 @@ class JobMachine:
         if event.draining:
             if state.mode is not Mode.RUNNING and state.last_savepoint != event.savepoint:
                 self._warn_already(Mode.DRAINING, event.savepoint, state.last_savepoint)
-            for wish in [each for each in state.savepoints if name_change(each)[1] == event.savepoint]:
-                self._warn_already(Mode.DRAINING, event.savepoint, wish)
-                state.savepoints.remove(wish)
+            for change in [each for each in state.savepoints if name_change(each)[1] == event.savepoint]:
+                self._warn_already(Mode.DRAINING, event.savepoint, change)
+                state.savepoints.remove(change)
             state.mode, state.last_savepoint = Mode.DRAINING, event.savepoint
         if event.unpublished:
             committing.publish(state, PublishCommittables(event.micro_batch, None))
@@ -438,11 +438,11 @@ class JobMachine:
         state.issue(RunMicroBatch(state.running))
 
 
-_Told = TypeVar("_Told", on.Event, Command)
+_Entry = TypeVar("_Entry", on.Event, Command)
 
 
-def _brief(told: _Told) -> _Told:
+def _brief(reported: _Entry) -> _Entry:
     """Return an event or a command without reports: those of a thousand shards take megabytes."""
-    if isinstance(told, on.MicroBatchReported | Propose):
-        return replace(told, reports=())
-    return told
+    if isinstance(reported, on.MicroBatchReported | Propose):
+        return replace(reported, reports=())
+    return reported

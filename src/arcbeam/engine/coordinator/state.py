@@ -151,8 +151,8 @@ class MachineState:
 
     def taken_names(self) -> set[str]:
         """Return the names that a micro-batch has, or that the next commits will have. No later one can get them."""
-        wishes = *self.savepoints, *(self.proposal.command.savepoints if self.proposal else ())
-        return {*self.made, *(name_change(wish)[1] for wish in wishes)} - {""}
+        changes = *self.savepoints, *(self.proposal.command.savepoints if self.proposal else ())
+        return {*self.made, *(name_change(change)[1] for change in changes)} - {""}
 
     def issue(self, command: Command) -> None:
         """Issue a command."""

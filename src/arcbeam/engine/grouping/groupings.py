@@ -172,7 +172,7 @@ class Grouping:
         call.fire(window, domain)
         return self._finished(call)
 
-    def end(self, key: bytes, window: Window, came: Columns, late: Columns, clocks: Clocks) -> list[Effect]:
+    def end(self, key: bytes, window: Window, arrived: Columns, late: Columns, clocks: Clocks) -> list[Effect]:
         """Take over a window that was buffered elsewhere, after the watermark has passed its end.
 
         The effects are the same as if each element had been added on arrival, with all that was due in between.
@@ -180,32 +180,34 @@ class Grouping:
         Args:
             key: the key of the window.
             window: the window; windows do not merge.
-            came: the elements that arrived before the watermark passed its end, in order.
+            arrived: the elements that arrived before the watermark passed its end, in order.
             late: the elements that arrived after that, but before the window expired, in order.
             clocks: the current times.
         """
         end, expiry, _ = self._rules.bounds(window)
         call = _Call(self._rules, self._view, self._prefix(key), key, clocks.at_most(end))
-        if came[0]:
-            call.add({window: came})
+        if arrived[0]:
+            call.add({window: arrived})
         if late[0]:
             call.advance(clocks.at_most(expiry))
             call.add({window: late})
         call.advance(clocks)
         return self._finished(call)
 
-    def end_large(self, key: bytes, window: Window, came: Iterable[bytes], count: int, clocks: Clocks) -> list[Effect]:
+    def end_large(
+        self, key: bytes, window: Window, arrived: Iterable[bytes], count: int, clocks: Clocks
+    ) -> list[Effect]:
         """Do the same as `end` with elements that may be larger than memory, and without late ones.
 
         Args:
             key: see `end`.
             window: see `end`.
-            came: the elements, as the contents of a pane.
+            arrived: the elements, as the contents of a pane.
             count: their number.
             clocks: see `end`.
         """
         call = _Call(self._rules, self._view, self._prefix(key), key, clocks.at_most(self._rules.bounds(window).end))
-        call.adopt(window, came, count)
+        call.adopt(window, arrived, count)
         call.advance(clocks)
         return self._finished(call)
 
@@ -287,9 +289,9 @@ class _Call(KeyWindows[Stored]):
         else:
             entry.requested = entry.requested._replace(next_timer=None)
 
-    def adopt(self, window: Window, came: Iterable[bytes], count: int) -> None:
+    def adopt(self, window: Window, arrived: Iterable[bytes], count: int) -> None:
         """Open a new window with these elements."""
-        self._open(window).adopt(came, count)
+        self._open(window).adopt(arrived, count)
 
     # The state.
 
@@ -381,17 +383,17 @@ class _Call(KeyWindows[Stored]):
 
 def by_window(elements: Iterable[WindowedElement]) -> dict[Window, Columns]:
     """Return the columns of each window, in order of arrival."""
-    came = elements if isinstance(elements, list) else list(elements)
-    if not came:
+    arrived = elements if isinstance(elements, list) else list(elements)
+    if not arrived:
         return {}
-    all_values, all_times, all_windows, _ = zip(*came, strict=True)
-    if all_windows.count(all_windows[0]) == len(came):
+    all_values, all_times, all_windows, _ = zip(*arrived, strict=True)
+    if all_windows.count(all_windows[0]) == len(arrived):
         return dict.fromkeys(all_windows[0], (all_values, all_times))
     columns: dict[Window, Any] = {}
     groups: dict[tuple[Window, ...], list[tuple[list[Any], list[Timestamp]]]] = {}
     last: Any = None
     group: list[tuple[list[Any], list[Timestamp]]] = []
-    for value, time, windows, _ in came:
+    for value, time, windows, _ in arrived:
         if windows is not last:
             last = windows
             if windows not in groups:

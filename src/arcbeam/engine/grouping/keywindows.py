@@ -88,7 +88,7 @@ class KeyWindows(Generic[C]):
             else:
                 self._open(window).add(values, times, clocks)
 
-    def add_merging(self, came: Sequence[Arrival]) -> None:
+    def add_merging(self, arrived: Sequence[Arrival]) -> None:
         """Add elements, in order of arrival; windows merge.
 
         Elements are added one by one, unless no trigger fires between them: panes do not depend on batching. Elements
@@ -99,12 +99,12 @@ class KeyWindows(Generic[C]):
         together: list[Joined] | None = None
         # Before the end of a window is passed, only elements and the clock make a trigger fire. A trigger that neither
         # makes fire in its first state is still in it. Growing a window undoes that its end was passed.
-        if came and self._rules.first_until_ready == UNLIMITED:
-            together = merging.join(came, clocks.input_watermark)
+        if arrived and self._rules.first_until_ready == UNLIMITED:
+            together = merging.join(arrived, clocks.input_watermark)
         if together is None:
             together = [
                 Joined(window, (value,), (time,))
-                for value, time, window in came
+                for value, time, window in arrived
                 if not self._drops(value, time, window)
             ]
         if not together:

@@ -69,11 +69,11 @@ class Joined(NamedTuple):
 class Merging(Protocol):
     """How windows merge."""
 
-    def join(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
+    def join(self, arrived: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
         """Return the elements together whose windows certainly merge; None if they must be handled one by one.
 
         Args:
-            came: elements, each in one window; at least one.
+            arrived: elements, each in one window; at least one.
             watermark: it has not passed the end of any returned window.
         """
         ...
@@ -96,15 +96,15 @@ class Merging(Protocol):
 class SessionMerging(Merging):
     """Overlapping intervals merge; only intervals that overlap are read."""
 
-    def join(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
+    def join(self, arrived: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
         """See `Merging`; sorted by window."""
         # SUBTLE: after the end of the global window every window has ended, whatever its bounds.
-        if watermark > END_OF_GLOBAL_WINDOW or min(map(_end_of, map(_window_of, came))) <= watermark:
+        if watermark > END_OF_GLOBAL_WINDOW or min(map(_end_of, map(_window_of, arrived))) <= watermark:
             return None
         joined: list[Joined] = []
         values: list[Any] = []
         times: list[Timestamp] = []
-        ordered: Any = sorted(came, key=_window_of)
+        ordered: Any = sorted(arrived, key=_window_of)
         first, end = ordered[0][2]
         for value, time, (start, behind) in ordered:
             if start >= end:
@@ -169,7 +169,7 @@ class CustomMerging(Merging):
     fn: MergingFn
     intervals: bool = False
 
-    def join(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
+    def join(self, arrived: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
         """See `Merging`: the function's result may depend on the order."""
         return None
 

@@ -77,7 +77,7 @@ class Rules:
             depend on elements. Before that, elements need no processing.
     """
 
-    _MOST_KNOWN = cache_size(10_000)
+    _KNOWN_MAX = cache_size(10_000)
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
@@ -104,7 +104,7 @@ class Rules:
         """Return the bounds of a window. They are cached, because most windows belong to many keys."""
         bounds = self._bounds.get(window)
         if bounds is None:
-            if len(self._bounds) >= self._MOST_KNOWN:
+            if len(self._bounds) >= self._KNOWN_MAX:
                 self._bounds.clear()
             bounds = Bounds(window.max_timestamp, self.strategy.expiry(window), window.ordered())
             self._bounds[window] = bounds

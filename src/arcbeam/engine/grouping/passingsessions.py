@@ -19,7 +19,7 @@ from arcbeam.engine.grouping.windowbuffer import EMITTED_BYTES_MAX, PANES_MAX
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import NO_PANE, IntervalWindow
 
-_Came = list[tuple[Any, Timestamp, Any]]
+_Arrivals = list[tuple[Any, Timestamp, Any]]
 """Values, times and windows."""
 
 
@@ -41,7 +41,7 @@ class PassingSessions:
         if before > END_OF_GLOBAL_WINDOW:
             self._ahead = MIN_TIMESTAMP
         self._none_stored = grouping.is_empty()
-        self._keys: dict[bytes, _Came] = {}
+        self._keys: dict[bytes, _Arrivals] = {}
         # Sessions that end by then have expired.
         self._sure = MIN_TIMESTAMP
 
@@ -52,18 +52,18 @@ class PassingSessions:
             key: the key of all of them.
             elements: at least one.
         """
-        came: _Came = [(value, time, window) for value, time, windows, _ in elements for window in windows]
-        ends = [end for _, _, (_, end) in came]
+        arrived: _Arrivals = [(value, time, window) for value, time, windows, _ in elements for window in windows]
+        ends = [end for _, _, (_, end) in arrived]
         # A session does not end later than the last of its elements' windows.
         if min(ends, default=self._before) <= self._before or not self._is_over(max(ends)):
             return False
         held = self._keys.get(key)
         if held is not None:
-            held += came
+            held += arrived
             return True
         if not self._none_stored and self._grouping.has_stored(key):
             return False
-        self._keys[key] = came
+        self._keys[key] = arrived
         return True
 
     def _is_over(self, end: Timestamp) -> bool:
@@ -77,17 +77,17 @@ class PassingSessions:
     def withdraw(self, key: bytes) -> Iterator[list[WindowedElement]]:
         """Yield and remove what was taken of a key. More elements follow, and are stored."""
         self._none_stored = False
-        came = self._keys.pop(key, None)
-        if came:
-            yield [(value, time, (window,), NO_PANE) for value, time, window in came]
+        arrived = self._keys.pop(key, None)
+        if arrived:
+            yield [(value, time, (window,), NO_PANE) for value, time, window in arrived]
 
     def panes(self) -> Iterator[list[EmitPane]]:
         """Yield and remove all panes, in parts. Their keys have nothing in the state."""
         panes: list[EmitPane] = []
         size = 0
         while self._keys:
-            key, came = self._keys.popitem()
-            sessions = self._merging.join(came, self._before)
+            key, arrived = self._keys.popitem()
+            sessions = self._merging.join(arrived, self._before)
             assert sessions is not None, "an element that ends before the watermark was taken"
             for session, values, _ in sessions:
                 contents = EncodedPaneValues((), values)

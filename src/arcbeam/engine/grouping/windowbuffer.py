@@ -143,14 +143,14 @@ class WindowBuffer:
         many: keys in the state, each once for each run that contains it.
     """
 
-    __slots__ = ("_came", "_rules", "_space", "_takers", "_unpack", "_view", "_waiting", "many")
+    __slots__ = ("_arrived", "_rules", "_space", "_takers", "_unpack", "_view", "_waiting", "many")
 
     def __init__(self, rules: Rules, view: StateView, space: bytes, unpack: Unpack) -> None:
         self._rules, self._view, self._unpack = rules, view, unpack
         self._space = space + _SPACE
         self.many = Many()
         # The payloads of this micro-batch, by window and key.
-        self._came: dict[Window, dict[bytes, list[bytes] | AsCame]] = {}
+        self._arrived: dict[Window, dict[bytes, list[bytes] | AsCame]] = {}
         # By the identity of a tuple of windows. The entry has the tuple, so that no other tuple gets its identity.
         self._takers: dict[int, tuple[tuple[Window, ...], list[dict[bytes, list[bytes] | AsCame]]]] = by_identity()
         # For windows whose end has passed: whether the state has rows of them.
@@ -174,11 +174,11 @@ class WindowBuffer:
                 return False
             if len(self._takers) >= _KNOWN_MAX:
                 self._takers.clear()
-            takers = self._takers[id(windows)] = windows, [self._came.setdefault(window, {}) for window in windows]
-        for came in takers[1]:
-            held = came.get(key)
+            takers = self._takers[id(windows)] = windows, [self._arrived.setdefault(window, {}) for window in windows]
+        for arrived in takers[1]:
+            held = arrived.get(key)
             if held is None:
-                came[key] = AsCame(packed)
+                arrived[key] = AsCame(packed)
             elif isinstance(held, AsCame):
                 held.packed.append(packed)
             else:
@@ -201,17 +201,17 @@ class WindowBuffer:
             else:
                 rest += [(value, time, (window,), NO_PANE) for value, time in zip(values, times, strict=True)]
                 continue
-            came = self._came.setdefault(window, {})
-            held = came.get(key, ())
+            arrived = self._arrived.setdefault(window, {})
+            held = arrived.get(key, ())
             if isinstance(held, list):
                 held.append(payload)
             else:
-                came[key] = [*held, payload]
+                arrived[key] = [*held, payload]
         return rest
 
     def windows(self) -> list[Window]:
         """Return the windows with elements that are not in the state yet."""
-        return list(self._came)
+        return list(self._arrived)
 
     def is_stored(self, window: Window) -> bool:
         """Return whether the state has earlier elements of a window."""
@@ -220,14 +220,14 @@ class WindowBuffer:
     def store(self, window: Window) -> None:
         """Store the buffered elements of a window."""
         self._takers.clear()
-        self._runs(window).add(self._came.pop(window))
+        self._runs(window).add(self._arrived.pop(window))
 
     def groups(self, window: Window) -> Groups:
         """Return everything of a window; it is removed while it is read."""
         self._takers.clear()
         runs = self._runs(window)
         stored = not runs.empty
-        return Groups(runs, runs.merged(self._came.pop(window, {})), stored, self._unpack)
+        return Groups(runs, runs.merged(self._arrived.pop(window, {})), stored, self._unpack)
 
     def _waits(self, window: Window) -> bool:
         waits = self._waiting.get(window)

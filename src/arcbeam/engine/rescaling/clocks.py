@@ -85,8 +85,8 @@ class RescaledClocks:
                 if len({reported.get(source, b"")[:8] for source in before}) == 1:
                     self._put(shard, row, max(reported[source] for source in before))
             for stage, arrivals in self._arrivals.items():
-                if came := max(arrivals.get(source, 0) for source in before):
-                    self._put(shard, prefix(RowKind.ARRIVALS, stage), came.to_bytes(8, "big"))
+                if arrived := max(arrivals.get(source, 0) for source in before):
+                    self._put(shard, prefix(RowKind.ARRIVALS, stage), arrived.to_bytes(8, "big"))
 
     def _before(self, shard: int) -> range:
         """Return the old shards that may have keys of a new one."""

@@ -74,14 +74,14 @@ class SortedInput:
         more, size: the change of the number of waiting elements, and of the bytes of their rows' values.
     """
 
-    __slots__ = ("_arrivals", "_came", "_front", "_lateness", "_view", "more", "size")
+    __slots__ = ("_arrivals", "_arrived", "_front", "_lateness", "_view", "more", "size")
 
     def __init__(self, view: StateView, stage: int, lateness: Duration = NO_LATENESS) -> None:
         self._view = view
         self._lateness = lateness
         self._front = Frontier(view, prefix(RowKind.SORTED, stage))
         self._arrivals = prefix(RowKind.ARRIVALS, stage)
-        self._came = int.from_bytes(view.get(self._arrivals) or b"", "big")
+        self._arrived = int.from_bytes(view.get(self._arrivals) or b"", "big")
         self.more = self.size = 0
 
     def clock(self, watermark: Timestamp) -> Timestamp:
@@ -97,9 +97,9 @@ class SortedInput:
         """
         if (late := self.late(element, watermark)) is not None:
             return late
-        came = self._came.to_bytes(8, "big")
-        self._came += 1
-        self._view.put(self._arrivals, self._came.to_bytes(8, "big"))
+        arrived = self._arrived.to_bytes(8, "big")
+        self._arrived += 1
+        self._view.put(self._arrivals, self._arrived.to_bytes(8, "big"))
         owner = part(element.key) + part(element.window, NAME_LIMIT)
         kind = 0
         more: list[bytes] = []
@@ -110,7 +110,7 @@ class SortedInput:
             kind |= _PANE
             more.append(pane)
         value = b"".join(map(sequences.framed, (*more, element.value))) if kind else element.value
-        self._front.put(self._front.start + moment(element.time) + came + owner, bytes((kind,)) + value)
+        self._front.put(self._front.start + moment(element.time) + arrived + owner, bytes((kind,)) + value)
         self.more += 1
         self.size += 1 + len(value)
         return None

@@ -247,7 +247,7 @@ class Residuals:
         Raises:
             ValueError: it is not running.
         """
-        return self._leave(self._run(id), residual, now)
+        return self._put_back(self._run(id), residual, now)
 
     def finish(self, id: bytes, deferred: Remainder | None, now: Timestamp) -> Restriction | None:
         """Finish a running restriction, except for what it deferred.
@@ -264,7 +264,7 @@ class Residuals:
             ValueError: it is not running.
         """
         run = self._run(id)
-        left = None if deferred is None else self._leave(run, deferred, now)
+        left = None if deferred is None else self._put_back(run, deferred, now)
         del self._running[id]
         self._remove(run.restriction)
         return left
@@ -292,7 +292,7 @@ class Residuals:
             raise ValueError(f"{_named(restriction)} is truncated already")
         self._due.delete(self._due_row(restriction))
         run = _Run(restriction, dict(restriction.remainder.watermarks))
-        left = None if kept is None else self._leave(run, replace(kept, due=now), now, truncated=True)
+        left = None if kept is None else self._put_back(run, replace(kept, due=now), now, truncated=True)
         self._remove(restriction)
         return left
 
@@ -370,7 +370,7 @@ class Residuals:
 
     # Rows.
 
-    def _leave(self, run: _Run, remainder: Remainder, now: Timestamp, truncated: bool = False) -> Restriction:
+    def _put_back(self, run: _Run, remainder: Remainder, now: Timestamp, truncated: bool = False) -> Restriction:
         """Add a part of a running restriction."""
         parent = run.restriction
         part_of = parent.id + run.parts.to_bytes(4, "big")

@@ -238,10 +238,10 @@ class GroupedLogic(StageLogic):
                 count = sum(1 for _ in contents)
                 effects = grouping.end_large(key, window, contents, count, clocks)
             else:
-                came, late = list(contents), contents.late()
-                count = len(came) + len(late[0])
-                times = [grouping.rules.bounds(window).end] * len(came)
-                effects = grouping.end(key, window, (came, times), late, clocks)
+                arrived, late = list(contents), contents.late()
+                count = len(arrived) + len(late[0])
+                times = [grouping.rules.bounds(window).end] * len(arrived)
+                effects = grouping.end(key, window, (arrived, times), late, clocks)
         except StateFormatError as e:
             raise self._located(e, key) from e
         self._place.tally.unblocked += count

@@ -23,7 +23,7 @@ _STOP_SECONDS_MAX = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
-def _end_with_leash() -> None:
+def _end_with_supervisor() -> None:
     """Have Linux kill the command if this process is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -61,7 +61,9 @@ def _end_with_input(child: subprocess.Popen[bytes]) -> None:
 def main(folder: str, *command: str) -> int:
     """Run the command; return its status, or 128 and the number of the signal that ended it."""
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_leash)
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_supervisor
+        )
     except OSError as e:
         sys.stdout.write(f"cannot start '{command[0]}': {e.strerror}\n")
         return 127

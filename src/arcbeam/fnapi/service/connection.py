@@ -187,16 +187,16 @@ class Connection:
         Raises:
             SdkWorkerLostError: the worker is gone.
         """
-        asked = self.request(**request)
+        requested = self.request(**request)
         try:
-            while bundle is not None and not asked.has_arrivals:
+            while bundle is not None and not requested.has_arrivals:
                 if is_moot():
                     return None
-                for arrival in bundle.take(lambda: asked.has_arrivals):
+                for arrival in bundle.take(lambda: requested.has_arrivals):
                     took(arrival)
-            (arrival,) = asked.take(lambda: False)
+            (arrival,) = requested.take(lambda: False)
         finally:
-            self.end_bundle(asked)
+            self.end_bundle(requested)
         assert isinstance(arrival, Responded)
         return arrival.response
 
@@ -296,7 +296,7 @@ class Connection:
                 return
             instruction.add(output)
 
-    def asked(self, request: Any) -> None:
+    def requested(self, request: Any) -> None:
         """Add a `StateRequest`."""
         instruction = self._instruction(request.instruction_id)
         if instruction is None or not instruction.add(StateRequested(request)):

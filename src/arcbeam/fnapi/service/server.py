@@ -188,7 +188,7 @@ class _State(fn_grpc.BeamFnStateServicer):  # type: ignore[misc]  # Beam is unty
     @override
     def State(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
         connection = self._server.claimed(context, WorkerStream.STATE)
-        _reading(request_iterator, connection.asked, lambda: connection.end("its state stream ended"))
+        _reading(request_iterator, connection.requested, lambda: connection.end("its state stream ended"))
         yield from connection.answers()
 
 

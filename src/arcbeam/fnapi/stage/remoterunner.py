@@ -79,7 +79,7 @@ class RemoteRunner(StreamingRunner):
     @override
     def settle(self) -> CallResult:
         self._end_lot()
-        return self._leave()
+        return self._end_call()
 
     @override
     def fire_together(self, key_batch: Sequence[Fired]) -> CallResult:

@@ -45,7 +45,7 @@ class Watch:
     ) -> None:
         self._worker, self._names, self._infos = worker, names, infos
         self.running = self._step = step
-        self._asked: Instruction | None = None
+        self._requested: Instruction | None = None
         self._is_known = False
 
     def begin(self, bundle: Instruction) -> None:
@@ -76,17 +76,17 @@ class Watch:
         """Ask for the progress, if it is time, or take the answer; warn if nothing changes."""
         now = time.monotonic()
         # Before this call sends a request.
-        is_silent = self._asked is not None and not self._asked.has_arrivals
-        if self._asked is not None and self._asked.has_arrivals:
-            asked, self._asked = self._asked, None
-            for arrival in asked.take(lambda: True):
+        is_silent = self._requested is not None and not self._requested.has_arrivals
+        if self._requested is not None and self._requested.has_arrivals:
+            requested, self._requested = self._requested, None
+            for arrival in requested.take(lambda: True):
                 if isinstance(arrival, Responded) and not arrival.response.error:
                     self._take(self._infos(arrival.response.process_bundle_progress))
-            self._worker.end_bundle(asked)
-        elif self._asked is None and now - self._asked_at >= ASK_SECONDS and now - self._moved >= ASK_SECONDS:
+            self._worker.end_bundle(requested)
+        elif self._requested is None and now - self._asked_at >= ASK_SECONDS and now - self._moved >= ASK_SECONDS:
             self._asked_at = now
             request = fn_pb.ProcessBundleProgressRequest(instruction_id=self._bundle.id)
-            self._asked = self._worker.request(process_bundle_progress=request)
+            self._requested = self._worker.request(process_bundle_progress=request)
         if now - self._moved >= self._warn_after:
             self._warn_after *= 2
             _LOG.warning(
@@ -99,9 +99,9 @@ class Watch:
 
     def end(self) -> None:
         """Watch no longer. Idempotent."""
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            self._worker.end_bundle(asked)
+        requested, self._requested = self._requested, None
+        if requested is not None:
+            self._worker.end_bundle(requested)
 
     def _take(self, infos: Sequence[Any]) -> None:
         moves = {mi.to_key(info): info.payload for info in infos if info.urn in _MOVES}

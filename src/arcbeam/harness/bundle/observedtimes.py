@@ -65,7 +65,7 @@ class ObservingOperation(BlockOperation):
         latest, self._latest = self._latest, None
         return None if latest is None else Timestamp(latest)
 
-    def take_doubted(self) -> tuple[Timestamp, ...]:
+    def take_unconfirmed(self) -> tuple[Timestamp, ...]:
         """Return later times since the last call that are not confirmed by the times seen here alone."""
         unconfirmed, self._unconfirmed = self._unconfirmed, ()
         return tuple(map(Timestamp, unconfirmed))
@@ -124,7 +124,7 @@ def claim(transform: Any) -> None:
 
 def unconfirmed(observers: Iterable[ObservingOperation]) -> dict[str, tuple[Timestamp, ...]]:
     """Return, for each observer, later times since the last call that are not confirmed."""
-    return {op.name: times for op in observers if (times := op.take_doubted())}
+    return {op.name: times for op in observers if (times := op.take_unconfirmed())}
 
 
 def sketches(observers: Iterable[ObservingOperation]) -> dict[str, bytes]:

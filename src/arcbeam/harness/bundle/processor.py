@@ -266,7 +266,7 @@ class Bundles:
                 sdk.delayed_bundle_application(op, residual) for op, residual in self._context.delayed_applications
             ]
         finally:
-            self._leave()
+            self._end_bundle()
         self._metrics.add(info for info in sdk.monitoring_infos() if not recordlists.is_added(info))
         self.count += 1
         self.callbacks.keep_from(sdk.reset)
@@ -277,14 +277,14 @@ class Bundles:
     def abandon(self) -> None:
         """End the task without finishing its bundle, after a failure."""
         if self._open:
-            self._leave()
+            self._end_bundle()
         self.end_task()
 
     def end_task(self) -> None:
         """Stop sampling: no bundle is opened until the next task."""
         self._sampling.end()
 
-    def _leave(self) -> None:
+    def _end_bundle(self) -> None:
         self._open = False
         with self._sdk.splitting_lock:
             self._sdk.current_instruction_id = None

@@ -32,7 +32,7 @@ PIECE = threshold(251, 2)
 _KNOWN = frozenset({range, list, tuple, GeneratorType})
 """Types that create their own iterators."""
 _NUMBERS = frozenset({int, float, bool, type(None)})
-_FEW = threshold(4)
+_COMPONENTS_MAX = threshold(4)
 """Components of a tuple up to which they are checked one by one."""
 _BYTES = threshold(4 << 20)
 """Encoded size that a block's elements may have, judged by samples."""
@@ -280,7 +280,7 @@ def once(results: Iterable[Any]) -> Iterator[Any]:
 def piece_after(value: Any) -> int:
     """Return how many values may be created after one like this before their size is checked; more for numbers."""
     kind = type(value)
-    if kind in _NUMBERS or (kind is tuple and len(value) <= _FEW and _NUMBERS.issuperset(map(type, value))):
+    if kind in _NUMBERS or (kind is tuple and len(value) <= _COMPONENTS_MAX and _NUMBERS.issuperset(map(type, value))):
         return BLOCK_ELEMENTS_MAX
     return PIECE
 

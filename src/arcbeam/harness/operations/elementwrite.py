@@ -20,10 +20,10 @@ from arcbeam.model.plan import Routing
 from arcbeam.model.urns import WriteSpec
 from arcbeam.sizes import threshold
 
-_LONGEST = threshold(2048, 2)
-_FEWEST = threshold(16)
+_BLOCK_ELEMENTS_MAX = threshold(2048, 2)
+_ELEMENTS_MIN = threshold(16)
 """Elements of a batch; with fewer, taking it whole costs more."""
-_LEAST = threshold(1 << 10)
+_BATCH_BYTES_MIN = threshold(1 << 10)
 """Bytes of a batch per shard; with fewer, writing its elements costs less."""
 _HELD_BYTES_MAX = threshold(1 << 18, 2)
 _WINDOWS_MAX = threshold(4096)
@@ -48,7 +48,7 @@ class ElementWrite(Write):
         self._blob_bytes = max(4096, min(BLOB_BYTES, STREAMS_BYTES // self._targets))
         # Waiting elements take about a tenth of a blob per shard.
         self._held_bytes = self._blob_bytes // 10 * self._targets
-        self._longest = min(_LONGEST * self._targets, max(_HELD_BYTES_MAX, self._targets))
+        self._longest = min(_BLOCK_ELEMENTS_MAX * self._targets, max(_HELD_BYTES_MAX, self._targets))
         self.begin_task()
 
     @override
@@ -76,7 +76,7 @@ class ElementWrite(Write):
         """
         form, batch = self._whole, windowed_batch.values
         try:
-            packed = form.pack(batch, converter) if converter.get_length(batch) >= _FEWEST else None  # type: ignore[union-attr]
+            packed = form.pack(batch, converter) if converter.get_length(batch) >= _ELEMENTS_MIN else None  # type: ignore[union-attr]
         except Exception:
             # The code that reads or writes its elements reports the error.
             packed = None
@@ -121,7 +121,7 @@ class ElementWrite(Write):
         """Encode the waiting blocks."""
         blocks = self._blocks
         self._clear()
-        for block in gathered(blocks, _LEAST * self._targets):
+        for block in gathered(blocks, _BATCH_BYTES_MIN * self._targets):
             self._encode(block)
 
     def _encode(self, block: Block) -> None:

@@ -27,7 +27,7 @@ _CHUNK_BYTES = threshold(1 << 20)
 """A write is divided into chunks of about this size, so that reading needs no more memory."""
 _EAGER_BYTES = threshold(64 * 1024)
 """Contents up to this size are decoded at once, larger ones during iteration."""
-_FEW = threshold(16)
+_ENTRIES_MAX = threshold(16)
 """Up to this many new entries of an ordered list are inserted one by one."""
 
 _sort_key = itemgetter(0)
@@ -120,7 +120,7 @@ def list_entries(coder: Any, elements: Iterable[tuple[int, Any]]) -> Cell:
 
 def insert_entries(cell: Cell, added: Cell) -> None:
     """Add entries to an ordered list."""
-    if len(added) > _FEW:
+    if len(added) > _ENTRIES_MAX:
         cell.extend(added)
         cell.sort(key=_sort_key)  # stable, and fast on two ascending runs
         return

@@ -35,7 +35,7 @@ from arcbeam.model.interfaces import StateView
 from arcbeam.model.windows import Window
 from arcbeam.sizes import threshold
 
-_FEW: Final = threshold(4)
+_PANES_PER_STAMP_MIN: Final = threshold(4)
 """Average number of panes with a common stamp from which these get a block of their own; else all share one block."""
 _stamp: Final = attrgetter("window", "timestamp", "pane")
 
@@ -92,13 +92,13 @@ class StreamingRunner(StageRunner):
             self._bundles.emit_block(block.with_values([(user_key, value) for value in block.values]))
         else:
             self._bundles.put(stage.driven.put, block)
-        return self._leave()
+        return self._end_call()
 
     @override
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         windows = self._stage.windows
         runs = [(stamp, list(alike)) for stamp, alike in groupby(panes, _stamp)]
-        if len(runs) * _FEW <= len(panes):
+        if len(runs) * _PANES_PER_STAMP_MIN <= len(panes):
             for (window, timestamp, info), alike in runs:
                 for block in self._alike(alike, (int(timestamp), (windows.theirs(window),), their_pane(info))):
                     self._bundles.emit_block(block)
@@ -175,7 +175,7 @@ class StreamingRunner(StageRunner):
         user_key, windows = self._enter(key), (stage.windows.theirs(window),)
         for family in stage.expirations:
             self._bundles.fire(family.expire, user_key, windows, int(window.max_timestamp))
-        return self._leave()
+        return self._end_call()
 
     @override
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
@@ -256,7 +256,7 @@ class StreamingRunner(StageRunner):
             self._stage.driven.begin_key(user_key)
         return user_key
 
-    def _leave(self) -> CallResult:
+    def _end_call(self) -> CallResult:
         """End the call: write state to the view, and return the timers."""
         self._store()
         log = self._stage.timers

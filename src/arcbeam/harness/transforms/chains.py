@@ -28,7 +28,7 @@ from arcbeam.sizes import threshold
 
 _BLOCK_ELEMENTS_MIN = threshold(32)
 """Blocks shorter than this are not worth the preparations for a loop."""
-_APART = threshold(32, 2)
+_SAMPLED_EVERY = threshold(32, 2)
 """One block in this number goes through the operations one by one, to sample sizes and times."""
 
 _numbers = itertools.count()
@@ -99,7 +99,7 @@ class Chain:
         if not all(op.was_bound(block) for op in self._members[1:]):
             return False
         self._blocks += 1
-        return self._blocks % _APART != 0 and all(op.bind(block) for op in self._members)
+        return self._blocks % _SAMPLED_EVERY != 0 and all(op.bind(block) for op in self._members)
 
     def run(self, block: Block) -> None:
         """Run the loop over a block.

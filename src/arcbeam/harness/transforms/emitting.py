@@ -13,7 +13,7 @@ from typing import Any
 
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.blockoperation import BLOCK_ELEMENTS_MAX, PIECE, OperationOutput, once, piece_after
-from arcbeam.harness.transforms.outputs import FEW, OutputBlocks
+from arcbeam.harness.transforms.outputs import BLOCK_OUTPUTS_MIN, OutputBlocks
 
 _SECONDS = 0.02
 """Time for a block, if there is a clock: for creating it, and for all its consumers."""
@@ -116,7 +116,7 @@ class Emitter:
     def hand_on(self) -> None:
         """Pass on the collected outputs."""
         if self.values:
-            self._hand_on_block(least=FEW)
+            self._hand_on_block(least=BLOCK_OUTPUTS_MIN)
 
     def _hand_on_block(self, least: int = 1) -> None:
         block = self._block()
@@ -129,7 +129,7 @@ class Emitter:
             self._hand_on_one_by_one(block)
         elif not self._out.put_out(block):
             for part in self._out.alike(block):
-                if len(part) < FEW or not self._out.put_out(part):
+                if len(part) < BLOCK_OUTPUTS_MIN or not self._out.put_out(part):
                     self._hand_on_one_by_one(part)
         if self._clock is not None:
             self._pace(len(block), self._clock())

@@ -22,7 +22,7 @@ from arcbeam.sizes import cache_size, threshold
 
 _SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
 _KINDS_MAX = cache_size(1000)
-FEW = threshold(4)
+BLOCK_OUTPUTS_MIN = threshold(4)
 """Fewer outputs than this are not worth a block of their own."""
 _MICROS = Timestamp.MICROS_PRECISION
 
@@ -89,7 +89,7 @@ class OutputBlocks:
         types = list(map(type, block.values))
         kinds = {kind: _kind_of(kind) for kind in set(types)}
         lengths = [len(list(part)) for _, part in groupby(map(kinds.__getitem__, types))]
-        if len(lengths) * FEW > len(types):
+        if len(lengths) * BLOCK_OUTPUTS_MIN > len(types):
             lengths = [len(types)]
         start = 0
         for length in lengths:

@@ -84,7 +84,7 @@ class Precombine(BlockOperation):
         fn.setup()
         self._fold = fold_of(fn) if self._folds else None
         self._same_key_fold = same_key_fold_of(fn) if self._folds else None
-        self._passing = self._came = 0
+        self._passing = self._arrived = 0
         taker = self._outputs[0].only_taker
         self._counter = taker.count_combined if self._counts and isinstance(taker, KeyedWrite) else None
 
@@ -118,7 +118,7 @@ class Precombine(BlockOperation):
                 self._outputs[0].emit(alone)
                 return
             last = block.unkeyed[-1] if isinstance(block, SameKeyBlock) else block.values[-1][1]
-            self._came += count
+            self._arrived += count
             self._since_check += count
             self._since_bytes += (self._estimate_value(last, True) + 1) * count
             if self._passing > 0:
@@ -200,8 +200,8 @@ class Precombine(BlockOperation):
         if values:
             emit(Block(values, times, windows, PANE_INFO_UNKNOWN))
         if counter is not None:
-            counter(self._came - accumulators, more)
-        self._came = 0
+            counter(self._arrived - accumulators, more)
+        self._arrived = 0
         self._clear()
 
     def _with_step(self, items: Iterator[Any]) -> Iterator[Any]:

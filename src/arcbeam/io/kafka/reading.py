@@ -36,7 +36,7 @@ _ASK_SECONDS: Final = 1.0
 """Between two questions for the backlog of a partition that is behind."""
 _NEW_SECONDS, _MORE_SECONDS = 1.0, 0.05
 """How long to wait for the first records of a new reader, and for the next of many records."""
-_MANY: Final = threshold(1_000, 10)
+_BACKLOG_RECORDS_MIN: Final = threshold(1_000, 10)
 """Records that are left from which on to wait for the next."""
 _BUSY: Final = 0.05
 """Seconds until a partition is read again that has brought records."""
@@ -56,13 +56,13 @@ class _Open:
         idle: how often it has brought nothing since it brought something.
         read: time of the last record, in milliseconds; -1 if there is none.
         behind: since when records are known to wait, in seconds since 1970; None if none do.
-        asked: when the end of the partition was last requested.
+        requested: when the end of the partition was last requested.
     """
 
-    __slots__ = ("asked", "behind", "idle", "read", "reader")
+    __slots__ = ("behind", "idle", "read", "reader", "requested")
 
     def __init__(self, reader: PartitionReader) -> None:
-        self.reader, self.idle, self.read, self.asked = reader, 0, -1, 0.0
+        self.reader, self.idle, self.read, self.requested = reader, 0, -1, 0.0
         self.behind: float | None = None
 
     def pause(self) -> float:
@@ -136,7 +136,7 @@ class Read(beam.DoFn, KnowsIdle):  # type: ignore[misc]  # Beam is untyped
             finalizer.register(partial(of.reader.commit, position))
         of.idle = 0 if position > begun else of.idle + 1
         if stopped:
-            if self._clock() - of.asked > _ASK_SECONDS:
+            if self._clock() - of.requested > _ASK_SECONDS:
                 self._end(element, of, position)
         elif position < stop:
             tracker.defer_remainder(Duration(self._look(element, of, position, estimator)))
@@ -151,7 +151,7 @@ class Read(beam.DoFn, KnowsIdle):  # type: ignore[misc]  # Beam is untyped
         if not must and position == begun:
             return 0.0
         end = self._end(element, of, position)
-        if end is None or end.offset <= position + (0 if must else _MANY):
+        if end is None or end.offset <= position + (0 if must else _BACKLOG_RECORDS_MIN):
             return 0.0
         return _NEW_SECONDS if must else _MORE_SECONDS
 
@@ -168,7 +168,7 @@ class Read(beam.DoFn, KnowsIdle):  # type: ignore[misc]  # Beam is untyped
         of.idle += 1
         if of.idle == _RESTS:
             of.reader.rest()
-        return Idle(of.pause(), self._times.while_idle(int(end.asked * 1_000_000)))
+        return Idle(of.pause(), self._times.while_idle(int(end.requested * 1_000_000)))
 
     def _emitted(self, of: _Open, fetched: Fetched, stop: int, estimator: Any) -> Iterator[Any]:
         messages = fetched.records
@@ -203,7 +203,7 @@ class Read(beam.DoFn, KnowsIdle):  # type: ignore[misc]  # Beam is untyped
         if end is None:
             return _LATEST
         is_at_end = position >= end.offset
-        if is_at_end and (promised := self._times.while_idle(int(end.asked * 1_000_000))) is not None:
+        if is_at_end and (promised := self._times.while_idle(int(end.requested * 1_000_000))) is not None:
             _advance(estimator, promised)
         if not of.idle:
             return _BUSY
@@ -212,17 +212,17 @@ class Read(beam.DoFn, KnowsIdle):  # type: ignore[misc]  # Beam is untyped
     def _end(self, element: Partition, of: _Open, position: int) -> PartitionEnd | None:
         """Return the end of a partition, and report how many records are not read; None if no broker answers."""
         # Before the question: later records are later than this.
-        of.asked = self._clock()
-        end = of.reader.end(of.asked, max(self._began, of.asked - _FRESH_SECONDS))
+        of.requested = self._clock()
+        end = of.reader.end(of.requested, max(self._began, of.requested - _FRESH_SECONDS))
         wait_reason.reason = of.reader.unanswered if end is None else ""
         if end is None:
             return None
         know_end(element, end.offset)
         backlog = max(0, end.offset - position)
-        of.behind = None if not backlog else of.asked if of.behind is None else of.behind
+        of.behind = None if not backlog else of.requested if of.behind is None else of.behind
         # At least 1: 0 means that nothing is left. Before the first record, what is known is how long one has waited.
         since = of.behind if of.read < 0 else of.read / 1_000
-        seconds = 0 if since is None or not backlog else max(1, int(of.asked - since))
+        seconds = 0 if since is None or not backlog else max(1, int(of.requested - since))
         for what, value in (("records", backlog), ("seconds", seconds)):
             Metrics.gauge("kafka", f"backlog_{what}.{element.topic}.{element.number}").set(value)
         return end

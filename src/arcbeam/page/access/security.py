@@ -31,7 +31,7 @@ LOGIN = "/login"
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
-_LONGEST_FORM: Final = 10_000
+_FORM_BYTES_MAX: Final = 10_000
 """Bytes."""
 
 _HEADERS = {
@@ -108,7 +108,7 @@ class FormTokens:
 async def form_of(request: Request) -> dict[str, str]:
     """Return the fields of a form that a browser has sent; empty if it is too long, or is none."""
     size = request.headers.get("content-length", "")
-    if not size.isdecimal() or int(size) > _LONGEST_FORM:
+    if not size.isdecimal() or int(size) > _FORM_BYTES_MAX:
         return {}
     fields = parse_qs((await request.body()).decode(errors="replace"), keep_blank_values=True)
     return {name: values[-1] for name, values in fields.items()}

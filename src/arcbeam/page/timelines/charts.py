@@ -28,7 +28,7 @@ _STARTS: Final = frozenset({"start", "restart"})
 """Events of a driver that starts: nothing ran between the last point before it and the first one after it."""
 _MINUTE: Final = 60
 """Seconds, and points of the finest resolution."""
-_LEAST_SECONDS: Final = 10
+_SECONDS_MIN: Final = 10
 """Of a shorter time it is not known whether a backlog grows."""
 EVENTS_SHOWN: Final = 20
 ROWS_SHOWN: Final = 60
@@ -167,7 +167,7 @@ def backlog_growth(history: Record) -> float | None:
         (point["time"], backlog) for point in points[-_MINUTE:] if (backlog := _BACKLOG.values(point)[0]) is not None
     ]
     recent = [each for each in known if known[-1][0] - each[0] <= _MINUTE * 1_000_000]
-    if len(recent) < 2 or (microseconds := recent[-1][0] - recent[0][0]) < _LEAST_SECONDS * 1_000_000:
+    if len(recent) < 2 or (microseconds := recent[-1][0] - recent[0][0]) < _SECONDS_MIN * 1_000_000:
         return None
     return float((recent[-1][1] - recent[0][1]) * 1e6 / microseconds)
 

@@ -45,11 +45,11 @@ def errors_of(history: Record) -> Sequence[ErrorRow]:
     found: dict[str, ErrorRow] = {}
     counts: dict[str, int] = {}
     for event in history["events"]:
-        if event["kind"] in _KINDS and (said := _FAILURE.fullmatch(event["text"])):
-            why, time = said["why"], event["time"]
+        if event["kind"] in _KINDS and (match := _FAILURE.fullmatch(event["text"])):
+            why, time = match["why"], event["time"]
             before = found.pop(why, None)
-            hosts = sorted({*(before.hosts.split(", ") if before else ()), said["host"] or ""} - {""})
+            hosts = sorted({*(before.hosts.split(", ") if before else ()), match["host"] or ""} - {""})
             counts[why] = counts.get(why, 0) + 1
             times = Cell(f"{counts[why]:,}", "in the newest 500 events of the job")
-            found[why] = ErrorRow(why, times, ", ".join(hosts), said["place"], before.first if before else time, time)
+            found[why] = ErrorRow(why, times, ", ".join(hosts), match["place"], before.first if before else time, time)
     return list(reversed(found.values()))

@@ -34,7 +34,7 @@ def check(spark: Any) -> None:
     found = shutil.which(command)
     if found is None or _same_place(found, sys.executable):
         return  # Spark reports a missing command in one line
-    answer = _asked(found)
+    answer = _requested(found)
     if answer is None:
         return
     python, missing = answer
@@ -59,7 +59,7 @@ def _same_place(one: str, other: str) -> bool:
 
 
 @remembered()
-def _asked(command: str) -> tuple[str, tuple[str, ...]] | None:
+def _requested(command: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the version of an interpreter and the modules that it lacks; None if it does not answer."""
     try:
         done = subprocess.run(

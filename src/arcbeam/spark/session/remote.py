@@ -22,7 +22,7 @@ from arcbeam.errors import ServerLostError
 
 _LOG = logging.getLogger("arcbeam.streaming")
 
-_RETRIES, _MOST_BACKOFF = 4, 1500
+_RETRIES, _BACKOFF_MS_MAX = 4, 1500
 """For PySpark's client. Its own values, 15 and 60,000 ms, are ten silent minutes for each call."""
 
 _SIGNS = re.compile(
@@ -79,7 +79,7 @@ def _hurry(spark: Any) -> None:
     # SUBTLE: imported late, because it needs gRPC, which classic sessions do not.
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_MOST_BACKOFF)])
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_BACKOFF_MS_MAX)])
 
 
 def lost(spark: Any, error: BaseException) -> ServerLostError | None:

@@ -92,7 +92,7 @@ class TaskSampling:
         """The task has succeeded: write what was taken, and close the stages that have taken something."""
         for stage, open in self._stages.items():
             if outputs := open.samples():
-                self._leave(stage, outputs, None)
+                self._record(stage, outputs, None)
             if stage in self._staying:
                 open.code.end_samples()
             elif outputs:
@@ -108,9 +108,9 @@ class TaskSampling:
         for name, open in self._stages.items():
             outputs = open.samples()
             if outputs or (failure is not None and name == stage):
-                self._leave(name, outputs, failure if name == stage else None)
+                self._record(name, outputs, failure if name == stage else None)
 
-    def _leave(self, stage: str, outputs: Sequence[dict[str, Any]], failure: dict[str, Any] | None) -> None:
+    def _record(self, stage: str, outputs: Sequence[dict[str, Any]], failure: dict[str, Any] | None) -> None:
         for request in self._requests[stage]:
             try:
                 record_samples(self._blobs, request, self._level, self._task, {"outputs": outputs, "failure": failure})

@@ -79,7 +79,7 @@ from arcbeam.streaming.status.status import (
     with_driver,
     with_trouble,
 )
-from arcbeam.streaming.status.taskheartbeats import Heard
+from arcbeam.streaming.status.taskheartbeats import HeardTasks
 from arcbeam.streaming.status.tries import ATTEMPT, deadly_try, failed_try
 from arcbeam.streaming.status.words import in_words, undone
 from arcbeam.translate.teststream import events_of
@@ -291,7 +291,7 @@ class StreamRun(Sinks, DriverObserver):
         script = self._plan.script
         reader = None if script is None else ScriptReader(script, events_of, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=reader)
-        of = noted, log.head, driver_name, self._clock, self._activity, Heard(self._location), self.warn
+        of = noted, log.head, driver_name, self._clock, self._activity, HeardTasks(self._location), self.warn
         heartbeat = self._heartbeat = Heartbeat(*of, samples=self._samples.allowed)
         self._inbox.put(started(log.head, physical.layout, self._clock.now()))
         self._blobs = blobs if self.kept else None

@@ -168,25 +168,25 @@ class CommitLog:
             MissingFileError: there are files of a job, but none of its manifests.
             IndeterminateError: the store does not answer; opening again is safe.
         """
-        asked = OpeningArguments(shape, now, savepoint, force, "", adapt, discard)
+        requested = OpeningArguments(shape, now, savepoint, force, "", adapt, discard)
 
         def first(newest: Manifest | UnreadableHead | None, job_graph: str, epoch: int, token: str) -> Manifest:
-            return opening(blobs, newest, replace(asked, job_graph=job_graph), epoch, token)
+            return opening(blobs, newest, replace(requested, job_graph=job_graph), epoch, token)
 
-        if finish and (log := cls._of_ended(blobs, asked, token)):
+        if finish and (log := cls._of_ended(blobs, requested, token)):
             return log
         try:
             return cls.take(blobs, first, now, driver=driver, job_graph=job_graph, fill=fill, token=token)
         except JobEndedError:
             # The driver before this one may have made its last commit meanwhile.
-            if finish and (log := cls._of_ended(blobs, asked, token)):
+            if finish and (log := cls._of_ended(blobs, requested, token)):
                 return log
             raise
 
     @classmethod
-    def _of_ended(cls, blobs: DurableBlobs, asked: OpeningArguments, token: Callable[[], str]) -> CommitLog | None:
+    def _of_ended(cls, blobs: DurableBlobs, requested: OpeningArguments, token: Callable[[], str]) -> CommitLog | None:
         """Return the log of a job that has ended, if only its end remains to be finished."""
-        head = ended(blobs, read_newest(blobs), asked)
+        head = ended(blobs, read_newest(blobs), requested)
         return None if head is None else cls(blobs, head.epoch, floor_below(blobs, head.epoch), head, token)
 
     @classmethod

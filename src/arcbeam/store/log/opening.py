@@ -41,7 +41,7 @@ class OpeningArguments:
 
 
 def opening(
-    blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: OpeningArguments, epoch: int, token: str
+    blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, requested: OpeningArguments, epoch: int, token: str
 ) -> Manifest:
     """Return the opening that follows the newest manifest.
 
@@ -54,44 +54,46 @@ def opening(
         StoreError: there is no such savepoint, or a needed manifest cannot be read.
     """
     if newest is None:
-        if asked.savepoint:
-            raise no_savepoint(blobs, asked.savepoint, None)
-        return _first(asked, epoch, token)
-    if isinstance(newest, UnreadableHead) and not asked.savepoint:
+        if requested.savepoint:
+            raise no_savepoint(blobs, requested.savepoint, None)
+        return _first(requested, epoch, token)
+    if isinstance(newest, UnreadableHead) and not requested.savepoint:
         raise newest.error
     head = known(newest)
     origin = head
-    if asked.savepoint:
-        pin = head.pin(asked.savepoint)
+    if requested.savepoint:
+        pin = head.pin(requested.savepoint)
         if pin is None:
-            raise no_savepoint(blobs, asked.savepoint, head)
+            raise no_savepoint(blobs, requested.savepoint, head)
         if pin.micro_batch != head.micro_batch:
             origin = read_manifest(blobs, pin.micro_batch)
-        if not asked.discard and (lost := later_micro_batches(newest, origin)):
-            raise _discarding(blobs, newest, asked.savepoint, lost)
-    was, origin = origin, asked.adapt(origin)
-    if origin.mode in ENDED and not asked.force:
+        if not requested.discard and (lost := later_micro_batches(newest, origin)):
+            raise _discarding(blobs, newest, requested.savepoint, lost)
+    was, origin = origin, requested.adapt(origin)
+    if origin.mode in ENDED and not requested.force:
         raise JobEndedError(
             f"{job_in(blobs, origin)} has ended ({origin.mode}, micro-batch {origin.micro_batch}): "
             f"there is nothing to resume: {NOTHING_LEFT}",
             "begin a new job in another folder; or resume from an earlier savepoint; or, to resume it nevertheless "
             "(its end was a mistake, or the pipeline has more to do), give --force_resume",
         )
-    origin = _fitting(blobs, origin, asked)
+    origin = _fitting(blobs, origin, requested)
     abandoned = origin.abandoned
     if was is not newest:
         abandoned += (Abandoned(origin.micro_batch + 1, newest.micro_batch, origin.committed),)
     return replace(
-        held(origin, newest, Timestamp(max(asked.now, head.time)), epoch, token),
+        held(origin, newest, Timestamp(max(requested.now, head.time)), epoch, token),
         job=head.job,
         mode=origin.mode if origin.mode == CommitMode.DRAINING else CommitMode.RUNNING,
         pins=head.pins,
         abandoned=abandoned,
-        job_graph=asked.job_graph or origin.job_graph,
+        job_graph=requested.job_graph or origin.job_graph,
     )
 
 
-def ended(blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: OpeningArguments) -> Manifest | None:
+def ended(
+    blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, requested: OpeningArguments
+) -> Manifest | None:
     """Return the head of an ended job, for a driver that only publishes what the head has; nothing is written.
 
     Returns:
@@ -100,22 +102,24 @@ def ended(blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: 
     Raises:
         IncompatibleStateError: the state does not fit the pipeline.
     """
-    if not isinstance(newest, Manifest) or newest.mode not in ENDED or asked.force or asked.savepoint:
+    if not isinstance(newest, Manifest) or newest.mode not in ENDED or requested.force or requested.savepoint:
         return None
-    return _fitting(blobs, asked.adapt(newest), asked)
+    return _fitting(blobs, requested.adapt(newest), requested)
 
 
-def _fitting(blobs: DurableBlobs, origin: Manifest, asked: OpeningArguments) -> Manifest:
+def _fitting(blobs: DurableBlobs, origin: Manifest, requested: OpeningArguments) -> Manifest:
     """Return the manifest with the pipeline's shape.
 
     Raises:
         IncompatibleStateError: the state does not fit it.
     """
-    wrong = differences(origin.shape, asked.shape)
+    wrong = differences(origin.shape, requested.shape)
     if wrong:
         raise misfit(blobs, origin, wrong)
-    stages = {of.stage for of in asked.shape.stages}
-    return replace(origin, shape=asked.shape, watermarks=tuple(of for of in origin.watermarks if of.stage in stages))
+    stages = {of.stage for of in requested.shape.stages}
+    return replace(
+        origin, shape=requested.shape, watermarks=tuple(of for of in origin.watermarks if of.stage in stages)
+    )
 
 
 def misfit(blobs: DurableBlobs, origin: Manifest, wrong: Sequence[str]) -> IncompatibleStateError:
@@ -195,7 +199,7 @@ def no_savepoint(blobs: DurableBlobs, name: str, head: Manifest | None) -> Store
     return StoreError(f"there is no savepoint '{name}' in '{blobs}'", remedy)
 
 
-def _first(asked: OpeningArguments, epoch: int, token: str) -> Manifest:
+def _first(requested: OpeningArguments, epoch: int, token: str) -> Manifest:
     return Manifest(
         job=token,
         micro_batch=0,
@@ -204,9 +208,9 @@ def _first(asked: OpeningArguments, epoch: int, token: str) -> Manifest:
         parent="",
         kind=ManifestKind.OPENING,
         mode=CommitMode.RUNNING,
-        time=asked.now,
+        time=requested.now,
         attempts_digest=b"",
-        shape=asked.shape,
+        shape=requested.shape,
         watermarks=(),
         shards=(),
         side_files=(),
@@ -217,5 +221,5 @@ def _first(asked: OpeningArguments, epoch: int, token: str) -> Manifest:
         pins=(),
         abandoned=(),
         openings=(Opening(0, token),),
-        job_graph=asked.job_graph,
+        job_graph=requested.job_graph,
     )

@@ -124,7 +124,7 @@ class Request:
     stage: str = ""
 
     @property
-    def wish(self) -> str:
+    def change(self) -> str:
         """The change of names in the next commit; see `name_change`. "" for a cancellation, and for samples."""
         match self.what:
             case RequestKind.DELETE:
@@ -246,7 +246,7 @@ def fault_of_name(head: Manifest, request: Request) -> StoreError | None:
         return None
     try:
         if request.what in (RequestKind.DELETE, RequestKind.RENAME):
-            changed(head, request.wish)
+            changed(head, request.change)
         else:
             checked_name(head, request.savepoint)
     except StoreError as e:
@@ -356,8 +356,8 @@ def changed_at_once(blobs: DurableBlobs, name: str, new: str, *, driver: str, fo
     newest = read_newest(blobs)
     if not force and (newest is None or known(newest).mode not in ENDED | {CommitMode.SUSPENDED}):
         return False
-    wish = renaming(name, new) if new else deletion(name)
-    change_stopped(blobs, wish, Timestamp(time.time_ns() // 1000), driver=driver, force=force)
+    change = renaming(name, new) if new else deletion(name)
+    change_stopped(blobs, change, Timestamp(time.time_ns() // 1000), driver=driver, force=force)
     return True
 
 

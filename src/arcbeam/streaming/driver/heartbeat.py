@@ -20,7 +20,7 @@ from arcbeam.store.log.drivernote import DriverNote, record_driver
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.interfaces import Clock
 from arcbeam.streaming.status.activity import Activity
-from arcbeam.streaming.status.taskheartbeats import Heard
+from arcbeam.streaming.status.taskheartbeats import HeardTasks
 
 _LOG = logging.getLogger("arcbeam.streaming")
 
@@ -53,7 +53,7 @@ class Heartbeat:
     driver: str
     clock: Clock
     activity: Activity
-    heard: Heard
+    heard: HeardTasks
     warn: Callable[[str], None]
     seconds: Callable[[], float] = time.monotonic
     samples: bool = True

@@ -98,7 +98,7 @@ class RequestQueue:
         # By id, in order of arrival. A settled one stays until its answer is in the folder.
         self._requests: dict[str, PendingRequest] = {}
         self._answered: dict[str, Answer] = {}
-        self._asked = 0
+        self._requested = 0
         self._proposed: Propose | None = None
         self._fenced = self._closed = False
         self._end: End | None = None
@@ -131,9 +131,11 @@ class RequestQueue:
             if self._closed:
                 raise files.refusal(what, self._job, *self._refusal(what))
             head = self._head
-            self._asked += 1
+            self._requested += 1
             micro_batch, epoch = (head.micro_batch, head.epoch) if head is not None else (-1, 0)
-            pending = PendingRequest(Request(f"here-{self._asked}", what, savepoint, micro_batch, epoch), filed=False)
+            pending = PendingRequest(
+                Request(f"here-{self._requested}", what, savepoint, micro_batch, epoch), filed=False
+            )
             if head is not None:
                 files.refuse_name(head, pending.request, self._job)
             self._requests[pending.request.id] = pending
@@ -226,7 +228,7 @@ class RequestQueue:
         return None if fault is None else Answer(AnswerKind.REFUSED, str(fault))
 
     def _event(self, request: Request) -> Event:
-        return _EVENTS[request.what](self._clock.now(), request.wish)
+        return _EVENTS[request.what](self._clock.now(), request.change)
 
     def _write_answers(self, blobs: DurableBlobs) -> None:
         """Write new answers to the folder."""
@@ -261,8 +263,8 @@ class RequestQueue:
             self._head = head
             warned = [command.text for command in commands if isinstance(command, Warn)]
             match event:
-                case SavepointRequested(_, wish) | DrainRequested(_, wish) | SuspendRequested(_, wish):
-                    self._taken(type(event), wish, warned)
+                case SavepointRequested(_, change) | DrainRequested(_, change) | SuspendRequested(_, change):
+                    self._taken(type(event), change, warned)
                 case CancelRequested():
                     self._taken(_cancelled, "", [])
                 case CommitDecided():
@@ -276,11 +278,11 @@ class RequestQueue:
     def _open(self) -> list[PendingRequest]:
         return [pending for pending in self._requests.values() if not pending.settled.is_set()]
 
-    def _taken(self, kind: Callable[..., Event], wish: str, warned: Iterable[str]) -> None:
+    def _taken(self, kind: Callable[..., Event], change: str, warned: Iterable[str]) -> None:
         why = "; ".join(warned)
         for pending in self._open():
             request = pending.request
-            if (_EVENTS.get(request.what), request.wish) == (kind, wish) and pending.answer is None:
+            if (_EVENTS.get(request.what), request.change) == (kind, change) and pending.answer is None:
                 self._settle(
                     pending,
                     Answer(AnswerKind.REFUSED, why) if why else Answer(AnswerKind.TAKEN, "the driver has started"),
@@ -299,7 +301,9 @@ class RequestQueue:
             )
         elif (made := _made(request, head)) is not None:
             self._settle(pending, made)
-        elif proposed is not None and proposed.micro_batch == head.micro_batch and request.wish in proposed.savepoints:
+        elif (
+            proposed is not None and proposed.micro_batch == head.micro_batch and request.change in proposed.savepoints
+        ):
             self._settle(pending, Answer(AnswerKind.REFUSED, _unmade(request, head)))
 
     def close(self, end: End | None, why: str = "") -> None:

@@ -226,8 +226,8 @@ class Reasons:
         """Return what an observer has seen, and what it has to see."""
         known, delay = f"'{observer.name}'", _span(observer.delay)
         end = "or all input ends"
-        came = self._stages[link.stage].total
-        some = came.read or came.made
+        arrived = self._stages[link.stage].total
+        some = arrived.read or arrived.made
         if latest is None:
             what = f"{known} has observed no element yet" if not some else f"{known} has accepted no event time yet"
             released_when = f"an element arrives, {end}"

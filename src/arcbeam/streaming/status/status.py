@@ -29,7 +29,7 @@ from arcbeam.streaming.status.reasons import Cause, CauseKind, Reasons
 from arcbeam.streaming.status.recentcounts import Mark, gained
 from arcbeam.streaming.status.snapshot import Since, snapshot_of
 
-LARGEST: Final = 16
+LARGEST_SHARDS_SHOWN: Final = 16
 """Of how many shards a status says the size of a stage's state."""
 
 PARTS: Final = ("seconds", "plan", "spark", "user", "commit")
@@ -86,7 +86,7 @@ class StageStatus:
         state_bytes: the size of their keys and values.
         state_shards: the number of shards with rows of it.
         state_median: the bytes of the median of these.
-        state_largest: the numbers and bytes of up to `LARGEST` of these, the largest first.
+        state_largest: the numbers and bytes of up to `LARGEST_SHARDS_SHOWN` of these, the largest first.
         kept: the size of its state; None if it was not counted.
     """
 
@@ -318,7 +318,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
             state_bytes=sum(sizes.values()),
             state_shards=len(sizes),
             state_median=median_low(sizes.values()) if sizes else 0,
-            state_largest=tuple(nsmallest(LARGEST, sizes.items(), key=lambda each: (-each[1], each[0]))),
+            state_largest=tuple(nsmallest(LARGEST_SHARDS_SHOWN, sizes.items(), key=lambda each: (-each[1], each[0]))),
         )
         if stage is not None:
             status = replace(

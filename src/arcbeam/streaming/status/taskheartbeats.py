@@ -114,7 +114,7 @@ def beating(location: JobLocation, level: int, task: int, micro_batch: int, atte
         tasks.remove(id)
 
 
-class Heard:
+class HeardTasks:
     """The driver's view of running tasks.
 
     Args:

@@ -174,13 +174,13 @@ class _Exchange(Exchange, Generic[R]):
     @override
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, KeyElements | Combined]]:
         self._pass_on(shard)
-        came = self._rows.elements(stage, shard)
+        arrived = self._rows.elements(stage, shard)
         if stage in self._beginning:
             yield from self._code.beginning(stage, shard)
         match self._event:
             case AddElements(name, elements) if name == stage and shard == SCRIPT_SHARD:
                 yield from self._code.scripted(stage, elements)
-        yield from came
+        yield from arrived
 
     @override
     def has_input(self, stage: str, shard: int) -> bool:

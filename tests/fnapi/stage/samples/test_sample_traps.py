@@ -53,8 +53,8 @@ def test_descriptor_with_all_collections_is_only_for_samples(of: Stage, worker: 
     seen: list[set[str]] = []
 
     def script(worker: ScriptedWorker, id: str) -> None:
-        asked = worker.last_request.process_bundle.process_bundle_descriptor_id
-        seen.append(set(worker.descriptor(asked).transforms))
+        requested = worker.last_request.process_bundle.process_bundle_descriptor_id
+        seen.append(set(worker.descriptor(requested).transforms))
         for sink in {SINK, inner_of(of)} & seen[-1]:
             worker.put_out(id, sink, b"", last=True)
         worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse())

@@ -193,10 +193,10 @@ def test_metrics_may_have_short_ids(of: Stage, worker: list[ScriptedWorker]) -> 
     def script(worker: ScriptedWorker, id: str) -> None:
         worker.put_out(id, SINK, b"", last=True)
         worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse(monitoring_data={"a1": b"\x07"}))
-        asked = worker.request()
-        assert list(asked.monitoring_infos.monitoring_info_id) == ["a1"]
+        requested = worker.request()
+        assert list(requested.monitoring_infos.monitoring_info_id) == ["a1"]
         known = fn_pb.MonitoringInfosMetadataResponse(monitoring_info={"a1": info})
-        worker.respond(asked.instruction_id, monitoring_infos=known)
+        worker.respond(requested.instruction_id, monitoring_infos=known)
 
     report, _ = run(of, worker, script)
     (found,) = (each for each in parsed(report.metrics) if each.labels.get("NAME") == "seen")
@@ -309,15 +309,15 @@ def test_worker_that_does_nothing_is_reported_by_its_transform(
     name = "arcbeam/source" if answers else "Make"
 
     def script(worker: ScriptedWorker, id: str) -> None:
-        asked, spent = worker.request(), 0
+        requested, spent = worker.request(), 0
         while f"'{name}': the SDK worker has sent nothing and shows no progress" not in caplog.text:
-            assert asked.process_bundle_progress.instruction_id == id
+            assert requested.process_bundle_progress.instruction_id == id
             if answers:
                 spent += 10
                 times = mi.int64_counter(mi.PROCESS_BUNDLE_MSECS_URN, spent, ptransform=name)
                 progress = fn_pb.ProcessBundleProgressResponse(monitoring_infos=[times])
-                worker.respond(asked.instruction_id, process_bundle_progress=progress)
-                asked = worker.request()
+                worker.respond(requested.instruction_id, process_bundle_progress=progress)
+                requested = worker.request()
         worker.put_out(id, SINK, element(b"late"), last=True)
         worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse())
 
@@ -341,9 +341,9 @@ def test_bundle_is_finalized_when_its_output_is_committed(of: Stage, worker: lis
     def script(worker: ScriptedWorker, id: str) -> None:
         worker.put_out(id, SINK, b"", last=True)
         worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse(requires_finalization=True))
-        asked = worker.request()
-        assert asked.finalize_bundle.instruction_id == id
-        worker.respond(asked.instruction_id, finalize_bundle=fn_pb.FinalizeBundleResponse())
+        requested = worker.request()
+        assert requested.finalize_bundle.instruction_id == id
+        worker.respond(requested.instruction_id, finalize_bundle=fn_pb.FinalizeBundleResponse())
 
     run(of, worker, script, committed=True)
 

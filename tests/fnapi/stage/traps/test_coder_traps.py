@@ -90,9 +90,9 @@ def done(worker: ScriptedWorker, id: str, data: bytes = b"") -> None:
 
 def run(of: Stage, monkeypatch: pytest.MonkeyPatch, script: Script, value: Any) -> bytes:
     """Run a bundle with one element; return all bytes that it has written."""
-    came = value, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE
+    arrived = value, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE
     with World(of, monkeypatch) as world:
-        world.plays(script, lambda: (world.runner.process(b"", [came]), world.runner.finish()))
+        world.plays(script, lambda: (world.runner.process(b"", [arrived]), world.runner.finish()))
         world.stage.end(BundleReport(of.id, 0), late=0, closed=0)
     return b"".join(row.blob for row in world.outbox.rows)
 
@@ -107,9 +107,9 @@ def test_only_an_unknown_coder_has_a_length(monkeypatch: pytest.MonkeyPatch) -> 
     def script(worker: ScriptedWorker, id: str) -> None:
         descriptor = descriptor_of(worker)
         assert port(descriptor, SOURCE) == port(descriptor, SINK) == KV
-        came = b"".join(each.data for each in worker.inputs())
-        assert came.endswith(PAIR)
-        done(worker, id, came)
+        arrived = b"".join(each.data for each in worker.inputs())
+        assert arrived.endswith(PAIR)
+        done(worker, id, arrived)
 
     written = run(stage_of(of_another_sdk(build), "Same"), monkeypatch, script, (b"custom", b"text"))
     assert PAIR in written, "it is stored as it came"

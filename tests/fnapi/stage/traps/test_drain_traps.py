@@ -55,9 +55,9 @@ class World:
 
         playing = threading.Thread(target=play)
         playing.start()
-        came = [(b"", [(each, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]) for each in elements]
+        arrived = [(b"", [(each, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]) for each in elements]
         try:
-            return self.shard.run(MicroBatch(came, MAX_TIMESTAMP, looks=1, drain=drain))
+            return self.shard.run(MicroBatch(arrived, MAX_TIMESTAMP, looks=1, drain=drain))
         finally:
             playing.join()
             if failed:
@@ -76,7 +76,7 @@ def world(of: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world.workers[0].end()
 
 
-def came(worker: ScriptedWorker) -> tuple[str, bool, bytes]:
+def arrived(worker: ScriptedWorker) -> tuple[str, bool, bytes]:
     """Return the id of the next bundle, whether it truncates, and its input."""
     # The budget has ended, so the runner may ask about a bundle just before it ends.
     while (request := worker.request()).HasField("process_bundle_progress"):
@@ -97,22 +97,22 @@ SHORT = b"short" + struct.pack(">d", 1.0)
 
 def test_what_runs_is_split_first_and_its_rest_truncated(of: Stage, world: World) -> None:
     def running(worker: ScriptedWorker) -> None:
-        id, truncates, _ = came(worker)
+        id, truncates, _ = arrived(worker)
         assert not truncates
         progress(worker, made(of, 1))
         split(worker, 0.0, residual_roots=[left(b"rest", 3.0, 7)])
         finish(worker, id)
 
     def draining(worker: ScriptedWorker) -> None:
-        id, truncates, rest = came(worker)
+        id, truncates, rest = arrived(worker)
         assert (truncates, rest[:4]) == (True, b"rest")
         truncated(worker, id, SHORT)
-        id, truncates, rest = came(worker)
+        id, truncates, rest = arrived(worker)
         assert (truncates, rest) == (False, SHORT)
         finish(worker, id, left(b"again", 1.0, 8))
 
     def ending(worker: ScriptedWorker) -> None:
-        id, truncates, rest = came(worker)
+        id, truncates, rest = arrived(worker)
         assert (truncates, rest[:5]) == (False, b"again"), "nothing is truncated twice"
         finish(worker, id)
 
@@ -124,11 +124,11 @@ def test_what_runs_is_split_first_and_its_rest_truncated(of: Stage, world: World
 @pytest.mark.parametrize("kept", [True, False])
 def test_restriction_that_arrives_in_a_drain_is_truncated(world: World, kept: bool) -> None:
     def draining(worker: ScriptedWorker) -> None:
-        id, truncates, _ = came(worker)
+        id, truncates, _ = arrived(worker)
         assert truncates
         truncated(worker, id, SHORT if kept else b"")
         if kept:
-            id, truncates, rest = came(worker)
+            id, truncates, rest = arrived(worker)
             assert (truncates, rest) == (False, SHORT)
             finish(worker, id)
 

@@ -239,10 +239,12 @@ def test_output_without_watermark_promises_nothing(of: Stage, monkeypatch: pytes
     assert result.deferred.watermarks == {}
 
 
-@pytest.mark.parametrize("asked", ["progress", "split"])
-def test_what_a_tracker_does_not_implement_is_no_error(of: Stage, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+@pytest.mark.parametrize("requested", ["progress", "split"])
+def test_what_a_tracker_does_not_implement_is_no_error(
+    of: Stage, monkeypatch: pytest.MonkeyPatch, requested: str
+) -> None:
     def script(worker: ScriptedWorker, id: str) -> None:
-        if asked == "progress":
+        if requested == "progress":
             worker.respond(worker.request().instruction_id, error="Traceback…\nNotImplementedError")
         else:
             progress(worker, made(of, 1))
@@ -281,12 +283,12 @@ def test_split_that_fails_beside_the_end_of_its_bundle_fails_the_task(
         resume(of, monkeypatch, script)
 
 
-@pytest.mark.parametrize("asked", ["progress", "split"])
-def test_error_of_a_bundle_is_its_own(of: Stage, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+@pytest.mark.parametrize("requested", ["progress", "split"])
+def test_error_of_a_bundle_is_its_own(of: Stage, monkeypatch: pytest.MonkeyPatch, requested: str) -> None:
     """An SDK may answer requests about a failed bundle before it responds to the bundle."""
 
     def script(worker: ScriptedWorker, id: str) -> None:
-        if asked == "split":
+        if requested == "split":
             progress(worker, made(of, 1))
         while (request := worker.request()).WhichOneof("request") == "process_bundle_progress":
             worker.respond(request.instruction_id, error="the bundle has failed, see there")

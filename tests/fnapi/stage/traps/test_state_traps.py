@@ -110,7 +110,7 @@ def test_cleared_timer_has_no_times(world: World) -> None:
 
 def test_timer_has_an_output_time_of_its_own_or_none(world: World) -> None:
     """No output time is the end of time on the Fn API."""
-    end_of_time, came = SdkTimestamp(micros=int(MAX_TIMESTAMP)), list[bytes]()
+    end_of_time, arrived = SdkTimestamp(micros=int(MAX_TIMESTAMP)), list[bytes]()
     timers = [timer(5, tag="own", hold=SdkTimestamp(3)), timer(5, tag="none", hold=end_of_time)]
 
     def setting(worker: ScriptedWorker, id: str) -> None:
@@ -118,17 +118,17 @@ def test_timer_has_an_output_time_of_its_own_or_none(world: World) -> None:
         end(worker, id, EVENT, EXPIRES)
 
     def firing(worker: ScriptedWorker, id: str) -> None:
-        while not any(came):
-            came.extend(each.timers for each in worker.message().timers)
+        while not any(arrived):
+            arrived.extend(each.timers for each in worker.message().timers)
         end(worker, id, EVENT, EXPIRES)
 
     found = world.process(setting)
     assert [(each.fire_at, each.hold) for each in found] == [(5_000_000, 3_000_000), (5_000_000, None)]
     for each, encoded in zip(found, timers, strict=True):
         fired = Fired(b"a", GLOBAL_WINDOW.ordered(), EVENT, each.tag, each.fire_at, each.hold, each.payload)
-        came.clear()
+        arrived.clear()
         world.plays(firing, lambda fired=fired: world.runner.fire_together([fired]))
-        assert encoded in came
+        assert encoded in arrived
 
 
 def test_timer_belongs_to_its_key(world: World) -> None:
@@ -161,13 +161,13 @@ def test_unknown_output_is_the_workers_fault(world: World, what: str) -> None:
 
 
 def test_timer_is_fired_alone_in_its_family_and_all_families_end(world: World) -> None:
-    came: list[tuple[str, str, bytes, bool]] = []
+    arrived: list[tuple[str, str, bytes, bool]] = []
 
     def script(worker: ScriptedWorker, id: str) -> None:
-        while not came or not came[-1][-1]:
+        while not arrived or not arrived[-1][-1]:
             message = worker.message()
-            came.extend(("timers", each.timer_family_id, each.timers, each.is_last) for each in message.timers)
-            came.extend(("data", each.transform_id, each.data, each.is_last) for each in message.data)
+            arrived.extend(("timers", each.timer_family_id, each.timers, each.is_last) for each in message.timers)
+            arrived.extend(("data", each.transform_id, each.data, each.is_last) for each in message.data)
         end(worker, id, EVENT, EXPIRES)
 
     window, at = GLOBAL_WINDOW.ordered(), END_OF_GLOBAL_WINDOW
@@ -175,12 +175,12 @@ def test_timer_is_fired_alone_in_its_family_and_all_families_end(world: World) -
     fired.append(Fired(b"b", window, EXPIRATION, "", at, at, b""))
     world.plays(script, lambda: world.runner.fire_together(fired))
     expires = Timer("b", "", (GlobalWindow(),), False, *[SdkTimestamp(micros=int(at) + 1)] * 2, PANE_INFO_UNKNOWN)
-    assert came[:2] == [
+    assert arrived[:2] == [
         ("timers", EVENT, timer(5, tag="x"), False),
         ("timers", EXPIRES, _TIMERS.encode_nested(expires), False),
     ]
-    assert {each[:2] for each in came[2:]} == {("timers", EVENT), ("timers", EXPIRES), ("data", "arcbeam/source")}
-    assert all(data == b"" and is_last for _, _, data, is_last in came[2:])
+    assert {each[:2] for each in arrived[2:]} == {("timers", EVENT), ("timers", EXPIRES), ("data", "arcbeam/source")}
+    assert all(data == b"" and is_last for _, _, data, is_last in arrived[2:])
 
 
 @pytest.mark.contract("API-03", "ENG-12")

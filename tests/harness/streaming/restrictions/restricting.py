@@ -26,20 +26,20 @@ class FirstOf:
         self.micro_batches = micro_batches
         self.reports: list[StageReport] = []
 
-    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def __call__(self, shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         for micro_batch in self.micro_batches:
-            self.reports.append(shard.run(micro_batch([(key, [one]) for key, one in came])))
-            came = []
+            self.reports.append(shard.run(micro_batch([(key, [one]) for key, one in arrived])))
+            arrived = []
 
 
 def exhausted(**more: Any) -> Callable[[list[Any]], MicroBatch]:
-    return lambda came: MicroBatch(came, MAX_TIMESTAMP, looks=1, **more)
+    return lambda arrived: MicroBatch(arrived, MAX_TIMESTAMP, looks=1, **more)
 
 
 def exhausted_on_request(**more: Any) -> Callable[[list[Any]], MicroBatch]:
-    def micro_batch(came: list[Any]) -> MicroBatch:
+    def micro_batch(arrived: list[Any]) -> MicroBatch:
         gates["exhausted"], gates["split"] = threading.Event(), threading.Event()
-        return MicroBatch(came, MAX_TIMESTAMP, until=gates["exhausted"], **more)
+        return MicroBatch(arrived, MAX_TIMESTAMP, until=gates["exhausted"], **more)
 
     return micro_batch
 

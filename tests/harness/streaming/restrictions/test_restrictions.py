@@ -61,14 +61,14 @@ class Cutting:
         self.chance = random.Random(seed)
         self.promised: list[tuple[Timestamp, int]] = []
 
-    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    def __call__(self, shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
         chance, now = self.chance, Timestamp(0)
-        while came or shard.left_over():
+        while arrived or shard.left_over():
             size = chance.choice([0, 1, 5])
-            some, came = [(key, [one]) for key, one in came[:size]], came[size:]
+            some, arrived = [(key, [one]) for key, one in arrived[:size]], arrived[size:]
             now = Timestamp(now + chance.choice([0, SECOND // 2, 5 * SECOND]))
             looks, runs, fresh = chance.choice([1, 3, 1000]), chance.choice([1, 1, 2]), chance.random() < 0.1
-            upstream = MIN_TIMESTAMP if came else MAX_TIMESTAMP
+            upstream = MIN_TIMESTAMP if arrived else MAX_TIMESTAMP
             report = shard.run(MicroBatch(some, upstream, now, looks, runs, fresh))
             there = output_time(upstream, report.local, "main")
             self.promised.append((there, len(_collected[f"{shard.run_id}:"])))
@@ -98,8 +98,8 @@ def test_restrictions_are_processed_once_with_valid_watermarks(seed: int) -> Non
 def test_estimator_advances_output_watermark() -> None:
     promised: list[Timestamp] = []
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        some = [(key, [one]) for key, one in came]
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        some = [(key, [one]) for key, one in arrived]
         for number in range(3):
             micro_batch = MicroBatch(some if number == 0 else (), MAX_TIMESTAMP, Timestamp(2 * number * SECOND))
             promised.append(output_time(MAX_TIMESTAMP, shard.run(micro_batch).local, "main"))
@@ -125,8 +125,8 @@ def test_estimator_may_report_any_time(promise: int) -> None:
             estimator.set_watermark(SdkTimestamp(micros=promise))
             tracker.defer_remainder()
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        report = shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        report = shard.run(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP))
         promised.append(output_time(MAX_TIMESTAMP, report.local, "main"))
 
     with InMicroBatches(cut) as p:
@@ -152,8 +152,8 @@ class Timed(beam.DoFn):
 @pytest.mark.contract("ENG-01", "SDF-11")
 @pytest.mark.parametrize("micros", [MIN_TIMESTAMP + 1, -1_500, -1, 1_234_567, END_OF_GLOBAL_WINDOW - 1])
 def test_residual_keeps_microseconds(micros: int) -> None:
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        shard.run(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP))
 
     with InMicroBatches(cut) as p:
         timed = (
@@ -183,8 +183,8 @@ def test_exhausted_budget_splits_off_rest() -> None:
     gates["split"] = threading.Event()
     reports: list[Any] = []
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        reports.append(shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1)))
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        reports.append(shard.run(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP, looks=1)))
 
     with InMicroBatches(cut) as p:
         build(p, [100], Endless())
@@ -250,8 +250,8 @@ class DefersTwice(beam.DoFn):
 
 @pytest.mark.parametrize("drain", [False, True])
 def test_deferred_restriction_that_is_false_is_processed(drain: bool) -> None:
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1))
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        shard.run(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP, looks=1))
         for _ in range(3):
             shard.run(MicroBatch((), MAX_TIMESTAMP, looks=1, drain=drain))
 
@@ -282,8 +282,8 @@ class Truncated(beam.DoFn):
 @pytest.mark.contract("END-02", "SDF-12", "PLAN-03")
 @pytest.mark.parametrize(("drain", "expected"), [(0, 10), (1, 10), (2, 10), (3, 12)])
 def test_drain_truncates_waiting_restrictions(drain: int, expected: int) -> None:
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1, drain=drain == 0))
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        shard.run(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP, looks=1, drain=drain == 0))
         for number in range(1, 4):
             shard.run(MicroBatch((), MAX_TIMESTAMP, looks=1, drain=number >= drain))
 

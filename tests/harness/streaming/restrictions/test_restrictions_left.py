@@ -108,8 +108,8 @@ def test_due_time_is_exact_to_microsecond(seconds: float) -> None:
     delay = Duration(seconds)
     due: list[int] = []
 
-    def run(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        report = shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP, takes=SECOND))
+    def run(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        report = shard.run(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP, takes=SECOND))
         assert report.next_due is not None
         due.append(report.next_due)
         for now in (SECOND, report.next_due - 1):
@@ -132,7 +132,7 @@ def test_deferral_without_delay_continues_within_budget() -> None:
         build(p, [3], DefersTo(None))
     assert [(report.next_due, report.leftover) for report in cut.reports] == [(Timestamp(0), True), (None, False)]
     assert sorted(p.values()) == [(3, at) for at in range(3)]
-    cut = FirstOf(lambda came: MicroBatch(came, MAX_TIMESTAMP))
+    cut = FirstOf(lambda arrived: MicroBatch(arrived, MAX_TIMESTAMP))
     with InMicroBatches(cut) as p:
         build(p, [3, 3], DefersTo(None))
     assert [(report.next_due, report.counts.resumed) for report in cut.reports] == [(None, 4)]
@@ -165,7 +165,7 @@ class RepeatsWithoutOutput(Repeats):
 @pytest.mark.contract("SDF-04", "SDF-13")
 @pytest.mark.parametrize("dofn", [Repeats(), RepeatsWithoutOutput()])
 def test_restriction_without_progress_runs_once_per_micro_batch(dofn: beam.DoFn) -> None:
-    cut = FirstOf(*[lambda came: MicroBatch(came, MAX_TIMESTAMP)] * 3)
+    cut = FirstOf(*[lambda arrived: MicroBatch(arrived, MAX_TIMESTAMP)] * 3)
     with InMicroBatches(cut) as p:
         build(p, [3, 3], dofn)
     assert [(report.counts.resumed, report.leftover) for report in cut.reports] == [(2, True)] * 2 + [(2, False)]
@@ -309,8 +309,8 @@ class CountsOfSum(Counts):
         yield from super().process(element, tracker)
 
 
-def _settle(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-    shard.settle(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+def _settle(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+    shard.settle(MicroBatch([(key, [one]) for key, one in arrived], MAX_TIMESTAMP))
 
 
 @pytest.mark.contract("SDF-12")
@@ -394,8 +394,8 @@ class Waiting(beam.DoFn, KnowsIdle):
 
     def idle(self, element: int, restriction: OffsetRange) -> Idle | None:
         calls.append((element, restriction.start, restriction.stop))
-        asked = sum(call != "process" for call in calls)
-        return Idle(3.0, (3 - asked) * 10 * SECOND) if asked <= 2 else None
+        requested = sum(call != "process" for call in calls)
+        return Idle(3.0, (3 - requested) * 10 * SECOND) if requested <= 2 else None
 
 
 @pytest.mark.contract("ENG-01", "SDF-04")
@@ -403,8 +403,8 @@ def test_idle_restriction_waits_without_being_processed() -> None:
     found: list[tuple[Timestamp, Timestamp | None]] = []
     called: list[Any] = []
 
-    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        some = [(key, [one]) for key, one in came]
+    def cut(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        some = [(key, [one]) for key, one in arrived]
         for seconds in (0, 2, 4, 5, 8):
             report = shard.run(MicroBatch(some, MAX_TIMESTAMP, Timestamp(seconds * SECOND)))
             found.append((output_time(MAX_TIMESTAMP, report.local, "main"), report.next_due))
@@ -413,9 +413,9 @@ def test_idle_restriction_waits_without_being_processed() -> None:
 
     with InMicroBatches(cut) as p:
         build(p, [7], Waiting())
-    asked = (7, 0, 7)
+    requested = (7, 0, 7)
     # After 4 seconds it is not due.
-    assert called == ["process", asked, asked, asked, "process"]
+    assert called == ["process", requested, requested, requested, "process"]
     # The watermark is the latest that was reported, and never goes back.
     assert [time for time, _ in found] == [1 * SECOND, 20 * SECOND, 20 * SECOND, 20 * SECOND, 20 * SECOND]
     assert [due and round(due / SECOND) for _, due in found] == [1, 5, 5, 8, 9]

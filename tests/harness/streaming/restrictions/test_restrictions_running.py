@@ -267,8 +267,8 @@ def test_warning_names_stopped_process_that_continues(warnings: list[str]) -> No
 def test_rest_is_split_for_idle_tasks(pieces: int, sizes: list[float]) -> None:
     left: list[float] = []
 
-    def run(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        report = shard.run(exhausted_on_request(pieces=pieces)([(key, [one]) for key, one in came]))
+    def run(shard: Shard, arrived: list[tuple[bytes, WindowedElement]]) -> None:
+        report = shard.run(exhausted_on_request(pieces=pieces)([(key, [one]) for key, one in arrived]))
         known = report.restrictions
         assert (known.live, known.ready) == (pieces, pieces)
         moved = [each.size for each in known.movable]

@@ -43,4 +43,4 @@ def test_error_that_ends_by_itself_is_a_connection_error(
 
     is_waiting = waits == "always" or (waits != "never" and not may_miss)
     with pytest.raises(ConnectionError if is_waiting else KafkaException):
-        cluster._asked(ask, missing=may_miss)
+        cluster._requested(ask, missing=may_miss)

@@ -56,7 +56,7 @@ def test_many_idle_partitions_cost_one_request_and_no_wait(broker: Broker, monke
     began = time.time()
     shared.begin()
     ends = [shared.reader(of).end(time.time(), began) for of in partitions]
-    assert [end and (end.offset, end.asked >= began) for end in ends] == [(0, True)] * count
+    assert [end and (end.offset, end.requested >= began) for end in ends] == [(0, True)] * count
     fetched = [shared.reader(of).fetch(0, 10) for of in partitions]
     assert [each.position for each in fetched] == [0] * count
     assert [len(places) for places in shared._admin.of("list_offsets")] == [count]
@@ -67,7 +67,7 @@ def test_many_idle_partitions_cost_one_request_and_no_wait(broker: Broker, monke
 
 @pytest.mark.contract("KAFKA-02")
 def test_end_is_known_before_and_while_a_partition_is_read(broker: Broker) -> None:
-    topic = broker.topic("asked")
+    topic = broker.topic("requested")
     put(broker, topic, range(3))
     fn, of = reader(broker), partition(broker, topic)
     shared = fn._readers

@@ -74,7 +74,7 @@ def test_server_gives_no_password(broker: Broker, tmp_path: Path, monkeypatch: p
             assert any("ReadFromKafka" in text for text in pages.values())
             assert any(f"spark.executorEnv.{secured.VARIABLE}" in text for text in pages.values()), "no options"
             found = server.jobs.GetPipeline(job_pb.GetJobPipelineRequest(job_id=id)).pipeline.SerializeToString()
-            told = [
+            reported = [
                 *pages.items(),
                 ("jobs", str(server.jobs.GetJobs(job_pb.GetJobsRequest()))),
                 ("pipeline", repr([found, *planted.unpickled(found)])),
@@ -82,11 +82,11 @@ def test_server_gives_no_password(broker: Broker, tmp_path: Path, monkeypatch: p
             ]
             assert planted.holding(place, PASSWORD) == []
             server.jobs.Cancel(job_pb.CancelJobRequest(job_id=id))
-            told.append(("messages", str(server.messages(id))))
+            reported.append(("messages", str(server.messages(id))))
         driver.process.send_signal(signal.SIGTERM)
         driver.process.wait(300)
-        told.append(("output", driver.output))
-    assert [name for name, text in told if not text or PASSWORD in text] == []
+        reported.append(("output", driver.output))
+    assert [name for name, text in reported if not text or PASSWORD in text] == []
     assert planted.holding(place, PASSWORD) == []
 
 

@@ -17,7 +17,7 @@ from arcbeam.spark.session.java import require_java
 def test_job_is_correct_when_clock_jumps(tmp_path: Path) -> None:
     """Nothing is lost or duplicated, no watermark goes back, and delays of a second stay a second."""
     require_java()
-    clock, reported, folder = tmp_path / "clock", tmp_path / "told", tmp_path / "job"
+    clock, reported, folder = tmp_path / "clock", tmp_path / "reported", tmp_path / "job"
     clock.write_text("0")
     folder.mkdir()
     path = os.pathsep.join([str(Path(__file__).parent / "clock"), os.environ.get("PYTHONPATH", "")])

@@ -104,9 +104,9 @@ class Builder:
                 parts = self._p | f"begin {name}" >> beam.Impulse()
                 return parts | f"parts of {name}" >> beam.FlatMap(_parts, source) | name >> _outputs(stage, fn)
             case Pass():
-                return self._came(stage) | name >> _outputs(stage, usercode.Passing(stage.outputs))
+                return self._arrived(stage) | name >> _outputs(stage, usercode.Passing(stage.outputs))
             case Expand() as kind:
-                timed = self._windowed(stage) if kind.side else self._came(stage)
+                timed = self._windowed(stage) if kind.side else self._arrived(stage)
                 timed |= f"time of {name}" >> beam.Map(_timed)
                 return timed | name >> beam.ParDo(usercode.Expanding(kind), self._side(stage))
             case Join():
@@ -114,19 +114,19 @@ class Builder:
             case Keep() as kind:
                 return self._windowed(stage) | name >> Requiring(keeping(kind), kind.way, self._side(stage))
             case Group() as group:
-                windowed = self._came(stage) | f"windows of {name}" >> _into(Behaving(group))
+                windowed = self._arrived(stage) | f"windows of {name}" >> _into(Behaving(group))
                 grouped = beam.CombinePerKey(usercode.Atoms()) if group.combined else beam.GroupByKey()
                 return windowed | name >> grouped | f"panes of {name}" >> beam.Map(usercode.paned)
         raise ValueError(f"the SDK cannot express {stage.kind}")
 
-    def _came(self, stage: Stage) -> Any:
+    def _arrived(self, stage: Stage) -> Any:
         """Return a stage's input: pairs, in the global window."""
         inputs = [self._pairs(port, stage) for port in stage.inputs]
-        came = inputs[0] if len(inputs) == 1 else inputs | f"inputs of {stage.name}" >> beam.Flatten()
+        arrived = inputs[0] if len(inputs) == 1 else inputs | f"inputs of {stage.name}" >> beam.Flatten()
         if stage.together:
             typed = beam.Map(_together).with_output_types(Pair)
-            came |= f"together in {stage.name}" >> typed
-        return came
+            arrived |= f"together in {stage.name}" >> typed
+        return arrived
 
     def _pairs(self, port: Port, reader: Stage) -> Any:
         name = f"{port.stage} {port.output} for {reader.name}"
@@ -140,7 +140,7 @@ class Builder:
         assert stage.windowing is not None
         lateness = stage.kind.lateness if isinstance(stage.kind, Keep) else 0
         into = beam.WindowInto(windowfn_of(stage.windowing), allowed_lateness=lasting(Duration(lateness)))
-        return self._came(stage) | f"windows of {stage.name}" >> into
+        return self._arrived(stage) | f"windows of {stage.name}" >> into
 
     def _side(self, stage: Stage) -> Any:
         """Return the side input of a stage; None if it has none."""

@@ -43,14 +43,14 @@ def judge(pipeline: Pipeline, outs: Sequence[Out]) -> Sequence[Drop]:
     return drops
 
 
-def _dropped(pipeline: Pipeline, stage: Stage, outs: Sequence[Out], came: Items) -> Iterator[Drop]:
+def _dropped(pipeline: Pipeline, stage: Stage, outs: Sequence[Out], arrived: Items) -> Iterator[Drop]:
     """Yield what a stage lacks, where elements may be dropped."""
     fair = stage.name in honest(pipeline)
     group = stage.kind if isinstance(stage.kind, Group) else None
     # A stage that finishes after the end of its window drops only what arrives after that.
     finishes = group is not None and group.finishes and not group.together
     surprises = _surprises(pipeline) if _is_prompt(pipeline, stage) and not finishes else None
-    for (key, atom, window), count in (_due(stage, came) - _found(stage, outs)).items():
+    for (key, atom, window), count in (_due(stage, arrived) - _found(stage, outs)).items():
         if fair and not finishes:
             raise Broken(f"{stage.name} lacks {atom!r} of {key!r} in {window}: nothing may be dropped there")
         if surprises is not None and atom.partition(b".")[0] not in surprises:
@@ -60,8 +60,8 @@ def _dropped(pipeline: Pipeline, stage: Stage, outs: Sequence[Out], came: Items)
             yield Drop(stage.name, key, (atom,), None, place, not finishes, MAX_TIMESTAMP)
 
 
-def _due(stage: Stage, came: Items) -> _Places:
-    due: _Places = Counter(results.places_due(stage, came))
+def _due(stage: Stage, arrived: Items) -> _Places:
+    due: _Places = Counter(results.places_due(stage, arrived))
     return Counter(dict.fromkeys(due, 1)) if _repeats(stage) else due
 
 

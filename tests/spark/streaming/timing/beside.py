@@ -97,10 +97,10 @@ def results_of_spark(
         mode: output mode.
         together: number of batches that arrive before a run; each run ends with an empty batch if the watermark moved.
     """
-    told = SparkResult()
+    reported = SparkResult()
 
     def take(batch: DataFrame, _: int) -> None:
-        told.batches.append([tuple(row) for row in batch.collect()])
+        reported.batches.append([tuple(row) for row in batch.collect()])
 
     while sum(feed.next(together) for feed in feeds):
         query = (
@@ -113,9 +113,9 @@ def results_of_spark(
         query.awaitTermination()
         for progress in query.recentProgress:
             if text := progress["eventTime"].get("watermark"):
-                told.watermark = max(told.watermark, window.Timestamp.from_rfc3339(text).micros / 1e6)
-            told.dropped += sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
-    return told
+                reported.watermark = max(reported.watermark, window.Timestamp.from_rfc3339(text).micros / 1e6)
+            reported.dropped += sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
+    return reported
 
 
 @contextmanager

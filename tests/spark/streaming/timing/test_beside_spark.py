@@ -82,23 +82,23 @@ _OFTEN = ("late rows", "update")
 
 
 def _theirs(case: Windowed, spark: SparkSession, folder: Path, together: int = 1) -> SparkResult:
-    came = Feed(folder / "in", case.batches)
+    arrived = Feed(folder / "in", case.batches)
     span = [f"{case.size} seconds", f"{case.slide} seconds"]
-    counted = came.streamed(spark, case.delay).groupBy(F.window("time", *span), "key").count()
-    return results_of_spark(_shown(counted), [came], folder / "checkpoint", case.mode, together)
+    counted = arrived.streamed(spark, case.delay).groupBy(F.window("time", *span), "key").count()
+    return results_of_spark(_shown(counted), [arrived], folder / "checkpoint", case.mode, together)
 
 
 def _shown(counted: DataFrame) -> DataFrame:
     return counted.select(F.col("window.end").cast("double"), "key", "count")
 
 
-def _counts(case: Windowed, came: Any) -> Any:
+def _counts(case: Windowed, arrived: Any) -> Any:
     """Return arcbeam's output: end of the window, key, number of the pane, count."""
     windows: Any = window.FixedWindows(case.size)
     if case.slide != case.size:
         windows = window.SlidingWindows(case.size, case.slide)
     return (
-        came
+        arrived
         | WithWatermark("at", case.delay)
         | {"append": OutputMode.append, "update": OutputMode.update}[case.mode](windows)
         | beam.Map(lambda row: (row["key"], 1))
@@ -115,8 +115,8 @@ def _compare(case: Windowed, theirs: SparkResult, mine: Sequence[Any]) -> None:
     """Each window has the same results in the same order; in mode append, of the windows that have ended for Spark."""
     if case.mode == "append":
         mine = [pane for pane in mine if pane[0][0] <= theirs.watermark]
-    told = [((end, key), n, count) for n, batch in enumerate(theirs.batches) for end, key, count in batch]
-    assert in_turn(mine) == in_turn(told)
+    reported = [((end, key), n, count) for n, batch in enumerate(theirs.batches) for end, key, count in batch]
+    assert in_turn(mine) == in_turn(reported)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def _stopped_behind_each(case: Windowed, folder: Path, how: str) -> tuple[list[A
         is_last = n == len(case.batches) - 1
         feed(source, n + 1, end=is_last)
         p = beside.pipeline(f"--checkpoint_dir={folder / 'job'}")
-        came = fed(p, source, silently=True) | "Rows" >> beam.FlatMap(_rows_of, case.batches)
-        _ = _counts(case, came) | "Note" >> beam.Map(note, str(out))
+        arrived = fed(p, source, silently=True) | "Rows" >> beam.FlatMap(_rows_of, case.batches)
+        _ = _counts(case, arrived) | "Note" >> beam.Map(note, str(out))
         result = p.run()
         if is_last:
             assert result.wait_until_finish() == "DONE"
@@ -194,11 +194,11 @@ def _committed(result: Any) -> bool:
 @pytest.mark.parametrize("every_window", [pytest.param(False, marks=pytest.mark.long), True])
 def test_complete_is_the_table_of_structured_streaming(every_window: bool, spark: SparkSession, tmp_path: Path) -> None:
     batches = [[(1, "a"), (2, "b")], [(3, "a"), (34, "b")], [], [(4, "a"), (5, "c"), (35, "b")]]
-    came = Feed(tmp_path / "in", batches)
+    arrived = Feed(tmp_path / "in", batches)
     by = [F.window("time", "10 seconds"), "key"] if every_window else ["key"]
     end = F.col("window.end").cast("double") if every_window else F.lit(0.0)
-    counted = came.streamed(spark, 10).groupBy(*by).count().select(end, "key", "count")
-    theirs = results_of_spark(counted, [came], tmp_path / "checkpoint", "complete")
+    counted = arrived.streamed(spark, 10).groupBy(*by).count().select(end, "key", "count")
+    theirs = results_of_spark(counted, [arrived], tmp_path / "checkpoint", "complete")
 
     def build(p: beam.Pipeline) -> Any:
         return (
@@ -227,9 +227,9 @@ def test_complete_is_the_table_of_structured_streaming(every_window: bool, spark
 @pytest.mark.long
 def test_update_with_endless_lateness_is_complete_by_windows(spark: SparkSession, tmp_path: Path) -> None:
     batches = [rows(1, 2), rows(3, 14), rows(28), rows(4), rows(29)]
-    came = Feed(tmp_path / "in", batches)
-    counted = came.streamed(spark, 10).groupBy(F.window("time", "10 seconds"), "key").count()
-    theirs = results_of_spark(_shown(counted), [came], tmp_path / "checkpoint", "complete")
+    arrived = Feed(tmp_path / "in", batches)
+    counted = arrived.streamed(spark, 10).groupBy(F.window("time", "10 seconds"), "key").count()
+    theirs = results_of_spark(_shown(counted), [arrived], tmp_path / "checkpoint", "complete")
 
     def build(p: beam.Pipeline) -> Any:
         timed = p | scripted(batches) | WithWatermark("at", 10)

@@ -75,9 +75,9 @@ def _together(
 
 def _ours_together(folder: Path, policy: Any, scripts: dict[str, Batches], delays: tuple[int, int]) -> Made:
     def build(p: beam.Pipeline) -> Any:
-        came = p | both_scripted(scripts)
+        arrived = p | both_scripted(scripts)
         sides = tuple(
-            of_side(came, side) | side >> WithWatermark("at", delay)
+            of_side(arrived, side) | side >> WithWatermark("at", delay)
             for side, delay in zip(scripts, delays, strict=True)
         )
         return (
@@ -148,11 +148,11 @@ def test_beams_duplicates_differ_only_if_late(spark: SparkSession, tmp_path: Pat
     }
 
 
-def _by_key(came: Sequence[tuple[float, str]]) -> dict[str, list[float]]:
+def _by_key(arrived: Sequence[tuple[float, str]]) -> dict[str, list[float]]:
     """Return the output times by key. Of the rows of one batch Spark may take any; here it takes the first."""
     found: dict[str, list[float]] = {key: [] for batch in _TWICE for _, key in batch}
     likes = {(3.0, "a"): 1.0, (42.0, "f"): 39.0}
-    for at, key in came:
+    for at, key in arrived:
         found[key].append(likes.get((at, key), at))
     return {key: sorted(times) for key, times in found.items()}
 
@@ -216,9 +216,9 @@ def _joined(
     folder: Path, scripts: dict[str, Batches], bounds: tuple[int, int], delays: tuple[int, int], how: Any
 ) -> list[Any]:
     def build(p: beam.Pipeline) -> Any:
-        came = p | both_scripted(scripts)
+        arrived = p | both_scripted(scripts)
         pair = tuple(
-            of_side(came, side)
+            of_side(arrived, side)
             | f"Timed {side}" >> WithWatermark("at", delay)
             | f"Of {side}" >> beam.Map(lambda row: (row["key"], float(row["at"])))
             for side, delay in zip(scripts, delays, strict=True)

@@ -121,11 +121,13 @@ def test_elements_of_a_key_precede_its_timers() -> None:
         .advance_watermark_to_infinity()
     )
     with pipeline() as p:
-        came = p | script | beam.Map(lambda pair: pair).with_output_types(tuple[str, list[int]]) | beam.ParDo(Order())
+        arrived = (
+            p | script | beam.Map(lambda pair: pair).with_output_types(tuple[str, list[int]]) | beam.ParDo(Order())
+        )
         of_a = ["element", "element", 3, 4, 5, "element", 8, 9]
         of_b = ["element", 7]
         expected = [(key, n, what) for key, of in (("a", of_a), ("b", of_b)) for n, what in enumerate(of, 1)]
-        assert_that(came, equal_to(expected))
+        assert_that(arrived, equal_to(expected))
 
 
 class Hourly(beam.DoFn):

@@ -91,15 +91,15 @@ class LibrdkafkaCluster(TopicCluster):
         from confluent_kafka import KafkaError, TopicCollection
 
         if names is None:
-            listed = self._asked(lambda: self._admin.list_topics(timeout=self._timeout()))
+            listed = self._requested(lambda: self._admin.list_topics(timeout=self._timeout()))
             names = [name for name in listed.topics if not name.startswith("__")]
         if not names:
             return {}
         found = {}
-        asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=self._timeout())
-        for name, future in asked.items():
+        requested = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=self._timeout())
+        for name, future in requested.items():
             with _without(KafkaError.UNKNOWN_TOPIC_OR_PART):
-                described = self._asked(future.result, missing=True)
+                described = self._requested(future.result, missing=True)
                 found[name] = (str(described.topic_id), len(described.partitions))
         return found
 
@@ -112,7 +112,9 @@ class LibrdkafkaCluster(TopicCluster):
         if where == "group":
             consumer = self._account.connection.made(Consumer, {"group.id": self._account.group})
             try:
-                found = [place.offset for place in self._asked(lambda: consumer.committed(places, timeout=_SECONDS))]
+                found = [
+                    place.offset for place in self._requested(lambda: consumer.committed(places, timeout=_SECONDS))
+                ]
             finally:
                 consumer.close()
             without = [place for place, offset in zip(partitions, found, strict=True) if offset < 0]
@@ -120,23 +122,23 @@ class LibrdkafkaCluster(TopicCluster):
             return [offset if offset >= 0 else next(begins) for offset in found]
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
-        def asked(which: Any) -> list[int]:
+        def requested(which: Any) -> list[int]:
             futures = self._admin.list_offsets(
                 dict.fromkeys(places, which), isolation_level=level, request_timeout=_SECONDS
             )
-            found = [int(self._asked(futures[place].result).offset) for place in places]
+            found = [int(self._requested(futures[place].result).offset) for place in places]
             if min(found) < _NO_RECORD:
                 self._admin = administrator(self._account, self._trouble)
                 raise ConnectionError(f"{self._trouble.servers}: {self._trouble.reason(UNANSWERED)}")
             return found
 
         if where == "earliest":
-            return asked(OffsetSpec.earliest())
-        ends = asked(OffsetSpec.latest())
+            return requested(OffsetSpec.earliest())
+        ends = requested(OffsetSpec.latest())
         if where == "latest":
             return ends
         # There is none if all records are earlier.
-        at = asked(OffsetSpec.for_timestamp(int(where)))
+        at = requested(OffsetSpec.for_timestamp(int(where)))
         firsts = [offset if offset >= 0 else end for offset, end in zip(at, ends, strict=True)]
         ranges = {place: (begin, end) for place, begin, end in zip(partitions, firsts, ends, strict=True)}
         consumer = self._account.connection.made(
@@ -144,12 +146,12 @@ class LibrdkafkaCluster(TopicCluster):
             {**settings(committed), "group.id": self._account.group or "arcbeam", "error_cb": self._trouble.hear},
         )
         try:
-            records = self._asked(lambda: first_records(consumer, ranges, int(where), _SECONDS))
+            records = self._requested(lambda: first_records(consumer, ranges, int(where), _SECONDS))
         finally:
             consumer.close()
         return [records[place] for place in partitions]
 
-    def _asked(self, ask: Callable[[], Any], *, missing: bool = False) -> Any:
+    def _requested(self, ask: Callable[[], Any], *, missing: bool = False) -> Any:
         """Return the answer; raise a ConnectionError if there is none for now.
 
         Args:

@@ -182,7 +182,7 @@ class SharedConsumer(Readers):
         of = self._of.get((partition.topic, partition.number))
         if of is None:
             of = self._placed(partition, partition.start)
-        if of.end is not None and oldest <= of.end.asked <= now:
+        if of.end is not None and oldest <= of.end.requested <= now:
             return of.end
         return self._ask_ends(of, now)
 
@@ -348,9 +348,9 @@ class SharedConsumer(Readers):
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         admin, began = self._administrator(), time.time()
-        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=request_seconds(self._trouble))
+        requested = admin.describe_topics(TopicCollection([topic]), request_timeout=request_seconds(self._trouble))
         try:
-            return str(asked[topic].result().topic_id)
+            return str(requested[topic].result().topic_id)
         except KafkaException as e:
             if e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise deleted(topic) from None
@@ -374,16 +374,16 @@ class SharedConsumer(Readers):
         places = {
             _place(each.partition, 0): each
             for each in self._of.values()
-            if each is of or (each.used > oldest and not (each.end and 0 <= now - each.end.asked < _FRESH_SECONDS))
+            if each is of or (each.used > oldest and not (each.end and 0 <= now - each.end.requested < _FRESH_SECONDS))
         }
-        asked = admin.list_offsets(
+        requested = admin.list_offsets(
             dict.fromkeys(places, OffsetSpec.latest()),
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=request_seconds(self._trouble),
         )
         error: Any = None
         unknown = of
-        for place, future in asked.items():
+        for place, future in requested.items():
             each = places[place]
             each.end = None
             try:

@@ -61,11 +61,11 @@ class PartitionEnd:
 
     Attributes:
         offset: the offset after the last record, also if that is in an open transaction.
-        asked: a moment before the broker has answered, in seconds since 1970. Records after the end are later.
+        requested: a moment before the broker has answered, in seconds since 1970. Records after the end are later.
     """
 
     offset: int
-    asked: float
+    requested: float
 
 
 class PartitionReader(Protocol):
