@@ -1,6 +1,6 @@
 """Find numbers and caches of the package that are not declared with `arcbeam.sizes`: no test can make them small.
 
-A constant with the name of a limit (`_MOST_KNOWN`, `BLOCK_BYTES`) must be a `threshold` or a `cache_size`, or be listed
+A constant with the name of a limit (`_KNOWN_MAX`, `BLOCK_BYTES`) must be a `threshold` or a `cache_size`, or be listed
 here with the reason why results may depend on it. Functions that cache results use `remembered`. Dictionaries by
 `id(object)` are `by_identity`, unless they are removed before the objects can be.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 _LIMITS = re.compile(
     r"(^|_)(MOST|LEAST|FEW|FEWEST|LONGEST|SHORTEST|BYTES|BATCH|TOGETHER|KNOWN|LARGE|MANY|SLICE|CHUNK|PIECE|PIECES|"
-    r"KEPT|KEEP|OPEN|HELD|ROWS|RECORDS|EVERY|AHEAD|BUCKET|LIMIT|FAN|SEAL|CUT|PAGE|MAX|CACHED)(_|$)"
+    r"KEPT|KEEP|OPEN|HELD|ROWS|RECORDS|EVERY|AHEAD|BUCKET|LIMIT|FAN|SEAL|CUT|PAGE|MAX|MIN|CACHED)(_|$)"
 )
 
 _FORMAT = "part of a format or of an encoding"

@@ -239,7 +239,7 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
         return self.around.now
 
     def put(self, event: Event) -> None:
-        """See `seams.Inbox`: this takes an answer of the store."""
+        """See `Inbox`: this takes an answer of the store."""
         assert isinstance(event, Decision)
         if isinstance(event, DriverFailed):
             raise Broken(f"{self.name} cannot propose: {event.why}")
@@ -256,10 +256,10 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
     def _answer(self, event: Event) -> None:
         self.schedule(event, self.around.took())
 
-    # `Watch`.
+    # `DriverObserver`.
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
-        """See `seams.Watch`. Checks that nothing is committed, published or shut down after an error, and that no
+        """See `DriverObserver`. Checks that nothing is committed, published or shut down after an error, and that no
         consistent micro-batch is refused.
         """
         self.machine.validate()
@@ -304,7 +304,7 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
         self.around.before(self, command)
 
     def warn(self, text: str) -> None:
-        """See `seams.Watch`: the story already has it as a command."""
+        """See `DriverObserver`: the event log already has it as a command."""
 
     @override
     def swept(self, swept: Swept | StoreError) -> None:
@@ -370,7 +370,7 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
         self.schedule(failed, self.around.took())
 
     def abandon(self, micro_batch: int, attempt: int) -> None:
-        """See `seams.Cluster`: a simulated run is never in progress here."""
+        """See `Cluster`: a simulated run is never in progress here."""
         self._stalled = None
 
     @override

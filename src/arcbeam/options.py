@@ -274,7 +274,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
 
     @property
     def optimizations(self) -> dict[str, bool]:
-        """Whether each optimization of the harness is on, by its name in `harness.operations.taskcontext.Settings`.
+        """Whether each optimization of the harness is on, by its name in `harness.operations.taskcontext.TaskSettings`.
 
         Raises:
             InvalidPipelineError: `--disable_optimizations` names an unknown optimization.

@@ -219,7 +219,7 @@ watch.add(of_child)
 signal.raise_signal(signal.SIGTERM)
 assert of_child.over.wait(WAIT)
 assert watch.ended(of_child)
-assert not of_parent.asked, "the parent's jobs end with the parent"
+assert not of_parent.requested, "the parent's jobs end with the parent"
 sys.exit(7)
 """
 

@@ -22,7 +22,7 @@ from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Sha
 from tests.leaks.sizes import in_modules, in_objects
 from tests.leaks.test_sizes import FEW, LAST, PIECE, TIMES, grown, largest
 
-CACHE_SIZES = {"_MOST_KNOWN", "_KNOWN_WINDOWS", "_MOST_WINDOWS", "_MOST_SESSIONS", "_MOST_STAMPS", "_MOST_KINDS"}
+CACHE_SIZES = {"_KNOWN_MAX", "_KNOWN_WINDOWS", "_WINDOWS_MAX", "_SESSIONS_MAX", "_STAMPS_MAX", "_KINDS_MAX"}
 COUNT = PIECE * FEW * TIMES
 SECOND = 1_000_000
 
@@ -141,7 +141,7 @@ def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
                 for bound in CACHE_SIZES & vars(holder).keys():
                     monkeypatch.setattr(holder, bound, 10)
     for module in (deduplication, joins):
-        monkeypatch.setattr(module, "MOST", 2)
+        monkeypatch.setattr(module, "ELEMENTS_MAX", 2)
 
 
 SAMPLE = ("state in windows", "deduplication", "a join", "sessions")

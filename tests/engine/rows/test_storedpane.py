@@ -60,7 +60,7 @@ def test_further_rows_are_removed_at_release() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_large_keys_of_runs_are_lent(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sortedruns, "LENT_BYTES", 60)
+    monkeypatch.setattr(sortedruns, "STORED_PANE_BYTES_MIN", 60)
     monkeypatch.setattr(sortedruns, "ROW_BYTES", 100)
     chance, view, expected = random.Random(seed), MemoryView(), dict[bytes, list[bytes]]()
     runs = SortedRuns(view, b"here")
@@ -98,7 +98,7 @@ def _bag(view: MemoryView, values: list[bytes], fresh: bytes = b"w") -> WindowBa
 
 
 def test_entries_of_bag_stay_until_pane_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "LENT_BYTES", 1_500)
+    monkeypatch.setattr(contents, "STORED_PANE_BYTES_MIN", 1_500)
     values = [bytes([n]) * 600 for n in range(5)]
     view = MemoryView()
     bag = _bag(view, values)
@@ -119,7 +119,7 @@ def test_entries_of_bag_stay_until_pane_is_released(monkeypatch: pytest.MonkeyPa
 
 
 def test_bag_that_is_cleared_or_absorbed_spares_lent_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "LENT_BYTES", 1_500)
+    monkeypatch.setattr(contents, "STORED_PANE_BYTES_MIN", 1_500)
     values = [bytes([n]) * 600 for n in range(5)]
     view = MemoryView()
     bag = _bag(view, values)

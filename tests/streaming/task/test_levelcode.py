@@ -216,7 +216,7 @@ class Sums(TextRunner):
 
 @dataclass
 class Exchange:
-    """The rows to and from a level; see `Rows`."""
+    """The rows to and from a level; see `TaskExchange`."""
 
     code: LevelCode | None = None
     rows: list[Row] = field(default_factory=list)

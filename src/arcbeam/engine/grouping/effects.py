@@ -61,7 +61,7 @@ class EmitPane(NamedTuple):
     """Emit a pane.
 
     Attributes:
-        contents: `engine.grouping.contents.Values`, or the combiner's output.
+        contents: `engine.grouping.contents.EncodedPaneValues`, or the combiner's output.
         timestamp: the pane's timestamp as an element.
         pane: its place among the panes of its window.
     """

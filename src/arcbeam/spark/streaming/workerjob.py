@@ -102,7 +102,7 @@ class WorkerJob:
         return sides
 
 
-_MOST_JOBS = cache_size(4)
+_JOBS_MAX = cache_size(4)
 _jobs: OrderedDict[str, WorkerJob] = OrderedDict()
 """By the URL of the job's location."""
 
@@ -115,7 +115,7 @@ def worker_job(location: JobLocation) -> WorkerJob:
         assert isinstance(job, StreamingJob)
         job = replace(job, location=location, store=location.secrets.get(STORE, job.store))
         found = _jobs[location.url] = WorkerJob(job)
-        while len(_jobs) > _MOST_JOBS:
+        while len(_jobs) > _JOBS_MAX:
             _jobs.popitem(last=False)
     _jobs.move_to_end(location.url)
     return found

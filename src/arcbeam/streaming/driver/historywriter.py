@@ -106,7 +106,7 @@ class HistoryWriter:
         return figures
 
     def handled(self, event: Event) -> None:
-        """Note what an event says. The driver has handled it; see `interfaces.Watch`."""
+        """Note what an event says. The driver has handled it; see `interfaces.DriverObserver`."""
         if self._blobs is None:
             return
         if isinstance(event, CommitDecided):
