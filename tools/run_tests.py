@@ -15,7 +15,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO
+
+_BYTECODE = Path(__file__).resolve().parent.parent / "build" / "bytecode"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,9 +57,13 @@ def _started(
 ) -> subprocess.Popen[bytes]:
     expression = f"{which} and ({chosen})" if chosen else which
     command = [sys.executable, "-m", "pytest", "-m", expression, *given]
+    environ = dict(os.environ)
+    if environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        # Tests start hundreds of processes, which would each compile all modules.
+        environ["PYTHONPYCACHEPREFIX"] = str(_BYTECODE)
     if last and (nice := shutil.which("nice")) is not None:
         command = [nice, "-n", "5", *command]
-    return subprocess.Popen(command, stdout=output)
+    return subprocess.Popen(command, stdout=output, env=environ)
 
 
 if __name__ == "__main__":

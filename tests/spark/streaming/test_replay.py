@@ -21,7 +21,7 @@ import pytest
 from arcbeam.spark.session.java import require_java
 from simulator.__main__ import seeds_of
 from simulator.scenario.kinds import TRIGGERS
-from tests.spark.streaming.replay.choosing import AMONG, FEW, THERE_IS, has, seeds
+from tests.spark.streaming.replay.choosing import AMONG, FEW, THERE_IS, best_seeds, has, seeds
 from tests.spark.streaming.replay.running import chosen, replay, replay_suspended
 from tests.spark.streaming.replay.windows import SDKS_TRIGGERS
 
@@ -65,6 +65,10 @@ def test_output_on_spark_connect_satisfies_the_simulator() -> None:
     run = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert run.returncode == 0, run.stdout[-20_000:] + run.stderr[-5_000:]
     assert f"{len(seeds())} replayed" in run.stdout
+
+
+def test_best_seeds_are_replayed() -> None:
+    assert seeds() == best_seeds()
 
 
 def test_expressible_pipelines_are_replayed() -> None:

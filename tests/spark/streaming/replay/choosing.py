@@ -6,7 +6,6 @@ Owns what can be expressed. Must not know how it is built.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 
 from arcbeam.engine.grouping.strategy import PaneTime
 from simulator.scenario.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Pass, Source
@@ -43,8 +42,12 @@ THERE_IS: Sequence[object] = (
 """Everything that can be expressed."""
 
 
-@cache
 def seeds() -> tuple[int, ...]:
+    """Return the seeds that are replayed: those of `best_seeds`, which takes seconds."""
+    return (120, 164, 158, 60, 64, 130, 4, 110, 81, 10, 105, 121, 152, 90, 57, 5, 58, 113, 40, 21)
+
+
+def best_seeds() -> tuple[int, ...]:
     """Return seeds, each adding the most to the ones before by its cost; what occurs twice adds nothing."""
     left = {seed: frozenset(has(seed)) for seed in AMONG if seed % HEAVY not in (WAITING, HEAVY - 1)}
     wanted = dict.fromkeys(THERE_IS, 2)
