@@ -31,8 +31,8 @@ nothing that a test may observe. An entry that is no longer in the sample fails.
 ## Shares
 {how}
 
-| package | mutants | found | equivalent | survived | share found |
-|---|---|---|---|---|---|
+| package | mutants | found | equivalent | survived | share found | survivors are in |
+|---|---|---|---|---|---|---|
 """
 
 
@@ -65,10 +65,12 @@ class Found:
     Attributes:
         mutants: the size of the sample.
         found: how many of them tests have found.
+        survived: the modules of those that are neither found nor equivalent.
     """
 
     mutants: int
     found: int
+    survived: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,13 @@ def text_of(each: Equivalent) -> str:
 def measured(table: Path = MEASURED) -> Measured:
     """Read the newest shares."""
     found = tomllib.loads(table.read_text(encoding="utf-8"))
-    return Measured(found["how"], {name: Found(**counts) for name, counts in found["package"].items()})
+    return Measured(
+        found["how"],
+        {
+            name: Found(each["mutants"], each["found"], tuple(each.get("survived", ())))
+            for name, each in found["package"].items()
+        },
+    )
 
 
 def page(entries: list[Equivalent], shares: Measured) -> str:
@@ -115,7 +123,9 @@ def page(entries: list[Equivalent], shares: Measured) -> str:
     for package, of in sorted(shares.packages.items()):
         equal = sum(each.package == package for each in entries)
         tried = of.mutants - equal
-        row = (package, of.mutants, of.found, equal, tried - of.found, f"{of.found / tried:.0%}")
+        assert tried - of.found == len(of.survived), package
+        where = ", ".join(f"`{module}`" for module in of.survived)
+        row = (package, of.mutants, of.found, equal, len(of.survived), f"{of.found / tried:.0%}", where)
         parts.append(f"| {' | '.join(map(str, row))} |\n")
     for package in sorted({each.package for each in entries}):
         parts.append(f"\n## {package}\n| module | mutant | why |\n|---|---|---|\n")
