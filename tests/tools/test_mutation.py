@@ -132,11 +132,11 @@ def test_argued_mutant_fits_the_code(each: Equivalent) -> None:
 
 def test_page_lists_each_argued_mutant() -> None:
     entry = Equivalent(FILE, "a", "b | c", "It is never read.")
-    text = page([entry], Measured("On a machine.", {"part": Found(40, 37), "rest": Found(8, 8)}))
+    text = page([entry], Measured("On a machine.", {"part": Found(40, 37, ("one", "two")), "rest": Found(8, 8)}))
     assert "## part\n" in text
     assert "| `part.one` | `b \\| c` | It is never read. |\n" in text
     assert "On a machine.\n" in text
-    assert "| part | 40 | 37 | 1 | 2 | 95% |\n| rest | 8 | 8 | 0 | 0 | 100% |\n" in text
+    assert "| part | 40 | 37 | 1 | 2 | 95% | `one`, `two` |\n| rest | 8 | 8 | 0 | 0 | 100% |  |\n" in text
     assert PAGE.read_text(encoding="utf-8") == page(ARGUED, measured()), "run `make docs`"
 
 
