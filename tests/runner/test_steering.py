@@ -270,7 +270,7 @@ def test_sources_side_inputs_and_sinks_can_be_added(tmp_path: Path) -> None:
         if names:
             table = p | "Names" >> beam.Create([(0, "zero"), (1, "one"), (2, "two")])
             reported = grouped | "Tell" >> beam.Map(_text_of, beam.pvalue.AsDict(table))
-            _ = reported | "Write" >> beam.io.WriteToText(str(tmp_path / "told" / "part"))
+            _ = reported | "Write" >> beam.io.WriteToText(str(tmp_path / "reported" / "part"))
         return p.run()
 
     feed(streams / "first", 15)
