@@ -36,7 +36,7 @@ class Phase(Enum):
     """The progress of the job."""
 
     NEW = "new"
-    RUNNING = "stepping"
+    RUNNING = "running"
     CLOSING = "closing"
     """The last commit is made; its committables are being published."""
     SHUTTING_DOWN = "shutting down"
