@@ -78,7 +78,7 @@ def test_list_shows_bytes_only_a_savepoint_needs(job: Job, tmp_path: Path) -> No
     result = invoke(job.path)
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert lines[0] == ["name", "micro_batch", "committed", "at", "job", "was", "size", "its", "own"]
+    assert lines[0] == ["name", "micro_batch", "micro-batch", "started", "at", "job", "was", "size", "its", "own"]
     assert [(line[0], line[1], line[4]) for line in lines[1:]] == [
         ("early", "1", "running"),
         ("late", "3", "suspended"),

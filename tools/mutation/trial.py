@@ -116,7 +116,7 @@ def run(tree: Path, arguments: Sequence[str], *, seconds: float | None) -> Verdi
     code = process.exitcode
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid or 0, signal.SIGKILL)  # also what the tests have started
-    process.kill()  # on a busy machine it may not have its own group yet
+    process.kill()  # on a busy machine it perhaps has no group of its own yet
     process.join()
     if code is None:
         return Verdict(True, f"no end within {seconds:.0f} s")

@@ -63,7 +63,7 @@ def put_into(folder: Path, state: str) -> DurableBlobs:
         micro_batch(log, cache, mode=CommitMode.DRAINING)
     elif state in ("failed", "cancelled"):
         record_end(blobs, EndNote(log.epoch, state.upper()))
-    elif state.startswith("requested"):
+    elif state.startswith("asked"):
         requests.ask(blobs, RequestKind.SUSPEND if "suspend" in state else RequestKind.SAVEPOINT, "other", Timestamp(1))
     return blobs
 

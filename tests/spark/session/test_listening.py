@@ -170,8 +170,8 @@ def test_local_job_opens_no_outside_socket(local: Path) -> None:
 @pytest.mark.contract("OPS-03")
 def test_start_of_a_stream_is_logged_without_terminal(local: Path) -> None:
     reported = [line for line in (local / "stderr").read_text().splitlines() if line.startswith("arcbeam: ")]
-    seconds, job = re.compile(r"\d+\.\d s"), re.compile(r"pipelines(?=:)")
-    check_message("start-of-a-stream", "\n".join(reported), seconds=seconds, job=job)
+    seconds, job, at = re.compile(r"\d+\.\d s"), re.compile(r"pipelines(?=:)"), re.compile(r"http://\S+")
+    check_message("start-of-a-stream", "\n".join(reported), seconds=seconds, job=job, at=at)
 
 
 @pytest.mark.long
