@@ -153,7 +153,7 @@ class ServiceSource(Source):
     def jobs(self) -> Iterator[Listed]:
         with self._lock:
             if self._listed is None or self._clock() - self._listed.at >= _FRESH_SECONDS:
-                answer = self._requested(lambda: [*map(_parsed, self._service.overview())])
+                answer = self._call(lambda: [*map(_parsed, self._service.overview())])
                 if answer is not None:
                     self._listed = _Answer(answer, self._clock())
             kept = self._listed
@@ -179,7 +179,7 @@ class ServiceSource(Source):
         blobs = self._folder(entry)
         found = {} if blobs is None else details_in_folder(blobs)
         with contextlib.suppress(JobNotFoundError):
-            found = {**found, **(self._requested(lambda: self._service.details(id, True)) or {})}
+            found = {**found, **(self._call(lambda: self._service.details(id, True)) or {})}
         return found
 
     def _entry(self, id: str) -> Record | None:
@@ -188,7 +188,7 @@ class ServiceSource(Source):
             kept = self._details.get(id)
             if kept is None or self._clock() - kept.at >= _FRESH_SECONDS:
                 try:
-                    answer = self._requested(lambda: _parsed(self._service.details(id, False)))
+                    answer = self._call(lambda: _parsed(self._service.details(id, False)))
                 except JobNotFoundError:
                     self._details.pop(id, None)
                     return None
@@ -235,7 +235,7 @@ class ServiceSource(Source):
         blobs = None if entry is None else self._folder(entry)
         return None if blobs is None else readable(read, blobs)
 
-    def _requested(self, call: Callable[[], T]) -> T | None:
+    def _call(self, call: Callable[[], T]) -> T | None:
         """Call the service. Return None without contact."""
         if self._failure and self._clock() - self._tried < _AGAIN_SECONDS:
             return None
